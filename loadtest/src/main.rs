@@ -1,2 +1,37 @@
-//! Entry point.
-fn main() {}
+//! `coppice-loadtest`: see the library's documentation for what its parts do.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use coppice_loadtest::{drive, gateway, report, serve};
+
+/// Load tests and simulated engines for LLM inference.
+#[derive(Debug, Parser)]
+#[command(name = "coppice-loadtest", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve one simulated engine (OpenAI API, vLLM's metrics), or many with --hosted.
+    Engine(serve::command::Args),
+    /// Route OpenAI requests to the engines that are ready.
+    Gateway(gateway::command::Args),
+    /// Send a schedule of requests, open loop, and measure.
+    Drive(drive::command::Args),
+    /// Render a recorded run as text or HTML.
+    Report(report::command::Args),
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<ExitCode> {
+    let cli = Cli::parse();
+    match cli.command {
+        Command::Engine(args) => serve::command::run(args).await,
+        Command::Gateway(args) => gateway::command::run(args).await,
+        Command::Drive(args) => drive::command::run(args).await,
+        Command::Report(args) => report::command::run(args).await,
+    }
+}

@@ -1,0 +1,3 @@
+//! Under construction.
+
+pub mod command;
