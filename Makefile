@@ -1,0 +1,81 @@
+# Coppice: what a person types. `make help` lists it.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+# Everything that is slow to make is kept outside the checkout, so that a fresh clone is quick.
+CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/coppice
+export CARGO_TARGET_DIR ?= $(CACHE)/target
+export COPPICE_CONTROLPLANE ?= $(CACHE)/bin/controlplane
+BIN := $(CARGO_TARGET_DIR)/debug
+KUBE_VERSION := v1.37.2
+ARGS ?=
+
+GO_LDFLAGS := -s -w -X k8s.io/component-base/version.gitVersion=$(KUBE_VERSION) \
+  -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=37
+
+.PHONY: help
+help: ## Show this list
+	@awk -F':.*## ' '/^[a-z][a-z-]*:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: build controlplane ## Watch a disaggregated model follow a production trace on a real control plane (under 10 minutes)
+	$(BIN)/coppice-testbed demo $(ARGS)
+
+.PHONY: test
+test: toolchain controlplane ## Everything that CI runs
+	./.ci/test
+
+.PHONY: up
+up: build controlplane ## Start the control plane, a fleet of stand-in nodes and Coppice; keep them for kubectl
+	$(BIN)/coppice-testbed up --with-coppice $(ARGS)
+
+.PHONY: down
+down: ## Stop what `make up` started
+	$(BIN)/coppice-testbed down $(ARGS)
+
+.PHONY: bench
+bench: toolchain controlplane ## Print the numbers of the README, as tables and as JSON under target/bench
+	./.ci/bench
+
+.PHONY: build
+build: toolchain ## Build every program
+	cargo build --workspace --bins
+
+.PHONY: controlplane
+controlplane: $(COPPICE_CONTROLPLANE) ## Build etcd, kube-apiserver, controller-manager, scheduler and kubectl as one program (9 minutes the first time)
+
+# The stamp names the inputs: an unchanged module is not linked again in another clone.
+CONTROLPLANE_INPUTS := $(wildcard testbed/controlplane/*.go testbed/controlplane/go.*)
+CONTROLPLANE_STAMP := $(shell cat $(CONTROLPLANE_INPUTS) | sha256sum | cut -c1-16)
+$(COPPICE_CONTROLPLANE): $(COPPICE_CONTROLPLANE)-$(CONTROLPLANE_STAMP)
+	@ln -sfn "$<" "$@"; touch -h "$@"
+
+$(COPPICE_CONTROLPLANE)-$(CONTROLPLANE_STAMP): | go-toolchain
+	@mkdir -p $(@D)
+	@echo "building Kubernetes $(KUBE_VERSION) and etcd from their Go modules (once; several minutes)"
+	cd testbed/controlplane && go build -trimpath -ldflags "$(GO_LDFLAGS)" -o "$@.tmp" . && mv "$@.tmp" "$@"
+
+.PHONY: fmt
+fmt: toolchain ## Format the code
+	cargo fmt --all
+
+.PHONY: lint
+lint: toolchain ## Formatting, clippy and dependency rules
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	@if command -v cargo-deny >/dev/null; then cargo deny --offline check bans licenses sources 2>/dev/null || cargo deny check bans licenses sources; \
+	else echo "cargo-deny is not installed (cargo install --locked cargo-deny): dependency rules are left to the structure test"; fi
+
+.PHONY: clean
+clean: ## Remove build results (also the caches outside the checkout)
+	cargo clean
+	rm -rf $(CACHE)/bin
+
+.PHONY: toolchain go-toolchain
+toolchain:
+	@command -v cargo >/dev/null || { echo "cargo is missing: install Rust with  curl --proto '=https' -sSf https://sh.rustup.rs | sh"; exit 1; }
+	@command -v cc >/dev/null || { echo "a C compiler is missing: install one, for example with  apt-get install build-essential"; exit 1; }
+	@cargo --version >/dev/null 2>&1 || { echo "the toolchain of rust-toolchain.toml is missing: install it with  rustup toolchain install $$(sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml) --profile minimal -c rustfmt -c clippy"; exit 1; }
+go-toolchain:
+	@command -v go >/dev/null || { echo "go is missing: install Go 1.26 or newer, for example from https://go.dev/dl"; exit 1; }
