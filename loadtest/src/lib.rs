@@ -5,6 +5,7 @@
 
 pub mod drive;
 pub mod gateway;
+pub mod openai;
 pub mod report;
 pub mod schedule;
 pub mod serve;
