@@ -1,1 +1,60 @@
-//! Under construction.
+//! Signals of inference servers: discover, scrape, recognise, window, answer.
+//!
+//! Shared by the adapter, which answers metric queries, and the scaler, which observes roles. Data flows one way:
+//!
+//! 1. [`discover`] turns pods (and static addresses) into endpoints. An endpoint is *live* while its pod is ready and
+//!    not terminating; a pod that goes takes its series along at once.
+//! 2. The scraper fetches each endpoint on its own phase, within a deadline and within limits.
+//! 3. [`engines`] recognises the server by what it sends and says which series make up which [`Signal`].
+//! 4. A window is kept per endpoint: bounded, of gauges, reset-aware counters, histogram buckets.
+//! 5. [`query`] and [`mod@observe`] join the windows with the live endpoints and answer, or say what is [`Missing`].
+//!
+//! Missing is never zero: whatever could not be measured is an error value with a reason.
+//!
+//! Everything but the scraper, [`watch_pods`] and [`Signals::run`] is free of I/O and takes `now` as an argument.
+//!
+//! ```no_run
+//! # async fn example(client: kube::Client) -> Result<(), Box<dyn std::error::Error>> {
+//! use coppice_signals::{Metrics, PodWatch, Query, Settings, Signals};
+//! use tokio_util::sync::CancellationToken;
+//!
+//! let mut registry = prometheus_client::registry::Registry::default();
+//! let metrics = Metrics::register(registry.sub_registry_with_prefix("adapter"));
+//! let signals = Signals::new(Settings::default(), metrics)?;
+//! let stop = CancellationToken::new();
+//! tokio::spawn(signals.clone().run(stop.clone()));
+//! tokio::spawn(coppice_signals::watch_pods(signals.clone(), client, PodWatch::everywhere(), stop));
+//!
+//! let query = Query::parse("coppice_requests_waiting", Some("serving"), "grove.io/podclique=decode")?;
+//! match signals.query(&query, signals.now()) {
+//!     Ok(answer) => println!("{} from {} endpoints", answer.value, answer.contributing),
+//!     Err(missing) => println!("hold: {missing}"),
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+pub mod discover;
+pub mod engines;
+pub mod histogram;
+pub mod metric;
+pub mod metrics;
+pub mod observe;
+pub mod query;
+pub mod selector;
+pub mod settings;
+pub mod signals;
+
+pub use discover::{PodWatch, Port, ScrapeRule, StaticTarget, watch_pods};
+pub use engines::Signal;
+pub use histogram::WindowHistogram;
+pub use metric::{Latency, Metric, Percentile, UnknownMetric};
+pub use metrics::Metrics;
+pub use observe::{EndpointCounts, LatencyReading, MeasuredHistogram, Reading, RoleSignals};
+pub use query::{
+    Answer, EndpointAnswer, InvalidQuery, Measured, Missing, Problem, Query, Rule, Selection, Why,
+    model_id,
+};
+pub use selector::{InvalidSelector, Requirement, Selector, Test};
+pub use settings::{InvalidSetting, Limits, Settings};
+pub use signals::Signals;
