@@ -1,0 +1,4 @@
+//! stub
+/// stub
+#[derive(Debug, Clone, PartialEq)]
+pub struct Timeline;
