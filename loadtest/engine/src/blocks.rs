@@ -44,7 +44,10 @@ impl Pool {
 
     pub(crate) fn give_back(&mut self, blocks: u64) {
         self.free += blocks;
-        debug_assert!(self.free <= self.total, "more blocks came back than were taken");
+        debug_assert!(
+            self.free <= self.total,
+            "more blocks came back than were taken"
+        );
     }
 }
 
@@ -67,7 +70,10 @@ impl Growth {
     pub(crate) fn blocks_by(&self, step: u64) -> u64 {
         let further = step.saturating_sub(1);
         let size = u64::from(BLOCK_TOKENS);
-        (0..size).zip(self.fill).map(|(fill, sequences)| u64::from(sequences) * ((fill + further) / size)).sum()
+        (0..size)
+            .zip(self.fill)
+            .map(|(fill, sequences)| u64::from(sequences) * ((fill + further) / size))
+            .sum()
     }
 
     /// The last step, from 1 to `limit`, for which `free` blocks last beyond those of the first.

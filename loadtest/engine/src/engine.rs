@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::BLOCK_TOKENS;
 use crate::blocks::{Pool, blocks_of};
 use crate::event::{Event, EventKind};
 use crate::noise::Noise;
@@ -13,7 +14,6 @@ use crate::settings::{Detail, Settings};
 use crate::statistics::Statistics;
 use crate::step::StepModel;
 use crate::stretch::{Stretch, nanoseconds};
-use crate::BLOCK_TOKENS;
 
 /// One engine.
 ///
@@ -88,7 +88,11 @@ impl Load {
     /// Share of the KV cache in use, `0..=1`.
     #[must_use]
     pub fn kv_usage(&self) -> f64 {
-        if self.total_blocks == 0 { 0.0 } else { self.used_blocks as f64 / self.total_blocks as f64 }
+        if self.total_blocks == 0 {
+            0.0
+        } else {
+            self.used_blocks as f64 / self.total_blocks as f64
+        }
     }
 
     /// All requests that wait: for room or for KV.
@@ -129,7 +133,9 @@ impl Engine {
     #[must_use]
     pub fn context_limit(&self) -> u32 {
         let capacity = self.pool.total() * u64::from(BLOCK_TOKENS);
-        self.settings.max_model_len.min(u32::try_from(capacity).unwrap_or(u32::MAX))
+        self.settings
+            .max_model_len
+            .min(u32::try_from(capacity).unwrap_or(u32::MAX))
     }
 
     /// Takes a request that was read at `now`.
@@ -141,10 +147,14 @@ impl Engine {
             return Err(SubmitError::Draining);
         }
         if request.prompt_tokens == 0 {
-            return Err(SubmitError::Empty { field: "prompt_tokens" });
+            return Err(SubmitError::Empty {
+                field: "prompt_tokens",
+            });
         }
         if request.output_tokens == 0 {
-            return Err(SubmitError::Empty { field: "output_tokens" });
+            return Err(SubmitError::Empty {
+                field: "output_tokens",
+            });
         }
         let limit = self.context_limit();
         if request.prompt_tokens.saturating_add(request.output_tokens) > limit {
@@ -203,7 +213,11 @@ impl Engine {
         loop {
             match std::mem::replace(&mut self.work, Work::Idle) {
                 Work::Idle => {
-                    let due = if self.replan { Some(self.now) } else { self.queue.next_trigger() };
+                    let due = if self.replan {
+                        Some(self.now)
+                    } else {
+                        self.queue.next_trigger()
+                    };
                     match due {
                         Some(at) if at <= now => self.schedule(at, events),
                         Some(_) | None => break,
@@ -244,18 +258,24 @@ impl Engine {
         match self.sequences[key].phase {
             Phase::Kept => return self.release(id),
             Phase::Running => self.leave_batch(key),
-            Phase::Arriving | Phase::Waiting | Phase::Fetching | Phase::Fetched => self.queue.remove(key),
+            Phase::Arriving | Phase::Waiting | Phase::Fetching | Phase::Fetched => {
+                self.queue.remove(key)
+            }
         }
         let sequence = self.sequences.remove(key);
         self.pool.give_back(sequence.blocks);
-        self.statistics.finished(&sequence, FinishReason::Abort, now.max(self.now));
+        self.statistics
+            .finished(&sequence, FinishReason::Abort, now.max(self.now));
         self.replan = true;
         true
     }
 
     /// Frees the KV that a finished request kept; false when there is none.
     pub fn release(&mut self, id: RequestId) -> bool {
-        let kept = self.sequences.key(id).filter(|key| self.sequences[*key].phase == Phase::Kept);
+        let kept = self
+            .sequences
+            .key(id)
+            .filter(|key| self.sequences[*key].phase == Phase::Kept);
         let Some(key) = kept else {
             return false;
         };
@@ -378,14 +398,24 @@ impl Engine {
             EventKind::Token
         };
         if kind == EventKind::FirstToken || self.settings.detail == Detail::Tokens {
-            events.push(Event { at, request: sequence.id, kind });
+            events.push(Event {
+                at,
+                request: sequence.id,
+                kind,
+            });
         }
     }
 
     /// Counts the steps of a stretch up to `reached`, and reports their tokens where every token is asked for.
     ///
     /// Step `stop`, the last one, is reported by [`Engine::end_stretch`]: it may bring first tokens.
-    fn complete_steps(&mut self, stretch: &mut Stretch, reached: u64, stop: u64, events: &mut Vec<Event>) {
+    fn complete_steps(
+        &mut self,
+        stretch: &mut Stretch,
+        reached: u64,
+        stop: u64,
+        events: &mut Vec<Event>,
+    ) {
         if reached <= stretch.done {
             return;
         }
@@ -407,14 +437,21 @@ impl Engine {
                     statistics.inter_token_latency.observe(gap.as_secs_f64());
                 }
             }
-            statistics.inter_token_latency.observe_times(progression.first, regular);
+            statistics
+                .inter_token_latency
+                .observe_times(progression.first, regular);
             statistics.step_tokens.observe((members + firsts) as f64);
         }
         let further = from.max(2);
         if further <= reached {
             let steps = reached - further + 1;
             let first = progression.step(further);
-            statistics.inter_token_latency.observe_progression(first, progression.increment, steps, members);
+            statistics.inter_token_latency.observe_progression(
+                first,
+                progression.increment,
+                steps,
+                members,
+            );
             statistics.step_tokens.observe_times(members as f64, steps);
         }
         if self.settings.detail == Detail::Tokens {
@@ -422,7 +459,11 @@ impl Engine {
                 let at = stretch.end_of(step);
                 for key in &self.running[..stretch.members] {
                     let request = self.sequences[*key].id;
-                    events.push(Event { at, request, kind: EventKind::Token });
+                    events.push(Event {
+                        at,
+                        request,
+                        kind: EventKind::Token,
+                    });
                 }
             }
         }
@@ -431,7 +472,8 @@ impl Engine {
 
     /// Brings the members up to the steps done, with the blocks they need `ahead` steps on.
     fn settle(&mut self, stretch: &mut Stretch, ahead: u32) {
-        let steps = u32::try_from(stretch.done - stretch.settled).expect("a stretch ends with its shortest sequence");
+        let steps = u32::try_from(stretch.done - stretch.settled)
+            .expect("a stretch ends with its shortest sequence");
         let at = stretch.end_of(stretch.done);
         let mut taken = 0;
         for key in &self.running[..stretch.members] {
@@ -476,10 +518,16 @@ impl Engine {
             let sequence = &mut self.sequences[key];
             let reason = sequence.request.ends_with;
             self.statistics.finished(sequence, reason, at);
-            events.push(Event { at, request: sequence.id, kind: EventKind::Finished(reason) });
+            events.push(Event {
+                at,
+                request: sequence.id,
+                kind: EventKind::Finished(reason),
+            });
             if sequence.request.keeps_kv {
                 sequence.phase = Phase::Kept;
-                self.queue.kept.push_back((at + self.settings.kept_kv_expires_after, key));
+                self.queue
+                    .kept
+                    .push_back((at + self.settings.kept_kv_expires_after, key));
             } else {
                 let sequence = self.sequences.remove(key);
                 self.pool.give_back(sequence.blocks);

@@ -13,7 +13,11 @@ impl Histogram {
     #[must_use]
     pub fn new(bounds: &[f64]) -> Self {
         debug_assert!(bounds.is_sorted(), "bounds ascend");
-        Self { bounds: bounds.into(), counts: vec![0; bounds.len() + 1].into(), sum: 0.0 }
+        Self {
+            bounds: bounds.into(),
+            counts: vec![0; bounds.len() + 1].into(),
+            sum: 0.0,
+        }
     }
 
     /// Adds one observation.
@@ -90,7 +94,9 @@ fn terms_within(
     if increment <= 0.0 {
         return if first <= bound { terms } else { 0 };
     }
-    let mut within = floor_to_u64((bound - first) / increment).saturating_add(1).min(terms);
+    let mut within = floor_to_u64((bound - first) / increment)
+        .saturating_add(1)
+        .min(terms);
     while within < terms && term(within) <= bound {
         within += 1;
     }

@@ -19,7 +19,10 @@ impl Noise {
         }
         // A lognormal variable of mean 1 has the relative deviation sqrt(exp(σ²) − 1).
         let sigma = deviation.powi(2).ln_1p().sqrt();
-        Some(Self { sigma, random: ChaCha8Rng::seed_from_u64(seed) })
+        Some(Self {
+            sigma,
+            random: ChaCha8Rng::seed_from_u64(seed),
+        })
     }
 
     pub(crate) fn factor(&mut self) -> f64 {
@@ -37,8 +40,11 @@ mod tests {
         let mut noise = Noise::new(0.2, 7).unwrap();
         let factors: Vec<f64> = (0..100_000).map(|_| noise.factor()).collect();
         let mean = factors.iter().sum::<f64>() / factors.len() as f64;
-        let variance =
-            factors.iter().map(|factor| (factor - mean).powi(2)).sum::<f64>() / factors.len() as f64;
+        let variance = factors
+            .iter()
+            .map(|factor| (factor - mean).powi(2))
+            .sum::<f64>()
+            / factors.len() as f64;
         assert!((mean - 1.0).abs() < 0.003, "{mean}");
         assert!((variance.sqrt() - 0.2).abs() < 0.003, "{variance}");
     }

@@ -147,7 +147,8 @@ impl Profile {
     /// Never: a test reads the built-in file.
     #[must_use]
     pub fn built_in() -> Vec<Self> {
-        let file: ProfileFile = serde_json::from_str(BUILT_IN).expect("the built-in profiles are valid");
+        let file: ProfileFile =
+            serde_json::from_str(BUILT_IN).expect("the built-in profiles are valid");
         file.profiles
     }
 
@@ -178,7 +179,12 @@ impl Profile {
 
     fn check(&self) -> Result<(), ProfileError> {
         let refuse = |field, value: String, least| {
-            Err(ProfileError::TooSmall { id: self.id.clone(), field, value, least })
+            Err(ProfileError::TooSmall {
+                id: self.id.clone(),
+                field,
+                value,
+                least,
+            })
         };
         let times = [
             ("step.t0_ms", self.step.t0_ms),
@@ -195,7 +201,11 @@ impl Profile {
             }
         }
         if self.kv_capacity_tokens < u64::from(crate::BLOCK_TOKENS) {
-            return refuse("kv_capacity_tokens", self.kv_capacity_tokens.to_string(), crate::BLOCK_TOKENS);
+            return refuse(
+                "kv_capacity_tokens",
+                self.kv_capacity_tokens.to_string(),
+                crate::BLOCK_TOKENS,
+            );
         }
         if self.max_num_seqs == 0 {
             return refuse("max_num_seqs", "0".to_owned(), 1);
@@ -232,7 +242,10 @@ mod tests {
     #[test]
     fn an_unknown_name_is_answered_with_the_known_ones() {
         let error = Profile::named("llama").unwrap_err().to_string();
-        assert!(error.contains("\"llama\"") && error.contains("llama-3.1-8b-fp8_h200_tp1"), "{error}");
+        assert!(
+            error.contains("\"llama\"") && error.contains("llama-3.1-8b-fp8_h200_tp1"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -240,6 +253,9 @@ mod tests {
         let text = r#"{"id": "x", "step": {"t0_ms": 1, "per_seq_ms": 0, "per_kv_token_ms": 0},
             "kv_capacity_tokens": 1600, "max_num_seqs": 0, "max_num_batched_tokens": 8}"#;
         let error = Profile::from_json(text).unwrap_err().to_string();
-        assert_eq!(error, "engine profile x: max_num_seqs is 0, at least 1 is needed");
+        assert_eq!(
+            error,
+            "engine profile x: max_num_seqs is 0, at least 1 is needed"
+        );
     }
 }

@@ -35,7 +35,8 @@ impl Queue {
         while let Some((_, key)) = self.arriving.pop_front_if(|(at, _)| *at <= now) {
             self.waiting.push_back(key);
         }
-        let mut complete: Vec<(Duration, Key)> = self.fetching.extract_if(.., |(at, _)| *at <= now).collect();
+        let mut complete: Vec<(Duration, Key)> =
+            self.fetching.extract_if(.., |(at, _)| *at <= now).collect();
         complete.sort_by_key(|(at, _)| *at);
         self.fetched.extend(complete.iter().map(|(_, key)| *key));
         complete

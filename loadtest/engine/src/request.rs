@@ -73,7 +73,9 @@ pub enum SubmitError {
         field: &'static str,
     },
     /// More tokens than the model's context, or than the whole KV cache.
-    #[error("prompt of {prompt_tokens} and output of {output_tokens} tokens exceed the context of {limit}")]
+    #[error(
+        "prompt of {prompt_tokens} and output of {output_tokens} tokens exceed the context of {limit}"
+    )]
     TooLong {
         /// Prompt tokens asked for.
         prompt_tokens: u32,

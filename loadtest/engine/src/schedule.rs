@@ -46,13 +46,21 @@ impl Engine {
         for (when, key) in self.queue.move_due(at) {
             let sequence = &mut self.sequences[key];
             sequence.phase = Phase::Fetched;
-            events.push(Event { at: when, request: sequence.id, kind: EventKind::Fetched });
+            events.push(Event {
+                at: when,
+                request: sequence.id,
+                kind: EventKind::Fetched,
+            });
         }
         while let Some((when, key)) = self.queue.pop_expired(at) {
             let sequence = self.sequences.remove(key);
             self.pool.give_back(sequence.blocks);
             self.statistics.kv_expired += 1;
-            events.push(Event { at: when, request: sequence.id, kind: EventKind::Expired });
+            events.push(Event {
+                at: when,
+                request: sequence.id,
+                kind: EventKind::Expired,
+            });
         }
     }
 
@@ -63,7 +71,10 @@ impl Engine {
             let key = self.running[index];
             let tokens = self.sequences[key].to_compute().min(draft.budget);
             while !self.extend(key, tokens) {
-                let victim = self.running.pop().expect("the sequence that asks is running");
+                let victim = self
+                    .running
+                    .pop()
+                    .expect("the sequence that asks is running");
                 self.preempt(victim, at, events);
                 draft.preempted = true;
                 if victim == key {
@@ -97,7 +108,11 @@ impl Engine {
         sequence.request.remote_tokens = 0;
         self.statistics.preemptions += 1;
         self.queue.waiting.push_front(key);
-        events.push(Event { at, request: sequence.id, kind: EventKind::Preempted });
+        events.push(Event {
+            at,
+            request: sequence.id,
+            kind: EventKind::Preempted,
+        });
     }
 
     /// Admits in order of arrival, those whose KV has come first, until budget, sequences or blocks run out.
@@ -172,7 +187,11 @@ impl Engine {
         }
         let cached = sequence.computed;
         let prompt = sequence.request.prompt_tokens;
-        let asked = sequence.request.remote_tokens.min(prompt).saturating_sub(cached);
+        let asked = sequence
+            .request
+            .remote_tokens
+            .min(prompt)
+            .saturating_sub(cached);
         sequence.blocks = blocks;
         sequence.computed = (cached + asked).min(prompt - 1);
         sequence.taken_from_remote = sequence.computed - cached;
@@ -202,20 +221,37 @@ impl Engine {
                 decoding += 1;
                 kv_tokens += u64::from(sequence.total());
             } else {
-                chunks.push(Chunk { tokens: *tokens, behind: sequence.computed });
+                chunks.push(Chunk {
+                    tokens: *tokens,
+                    behind: sequence.computed,
+                });
             }
         }
         let factor = self.noise.as_mut().map(crate::noise::Noise::factor);
         if !chunks.is_empty() {
             let seconds = self.model.mixed(decoding, kv_tokens, &chunks) * factor.unwrap_or(1.0);
-            return Work::Mixed(Mixed { end: at + nanoseconds(seconds), batch: draft.batch });
+            return Work::Mixed(Mixed {
+                end: at + nanoseconds(seconds),
+                batch: draft.batch,
+            });
         }
         let mut progression = self.model.decode(decoding, kv_tokens);
         if let Some(factor) = factor {
-            progression = Progression { first: progression.first * factor, increment: 0.0 };
+            progression = Progression {
+                first: progression.first * factor,
+                increment: 0.0,
+            };
         }
-        let (limit, growth) = self.how_long(&draft.batch, factor.is_some());
-        Work::Decode(Stretch::new(at, progression, draft.batch.len(), limit, growth))
+        // After a step that admitted nobody because it threw one out, admission is tried again.
+        let single = factor.is_some() || draft.preempted;
+        let (limit, growth) = self.how_long(&draft.batch, single);
+        Work::Decode(Stretch::new(
+            at,
+            progression,
+            draft.batch.len(),
+            limit,
+            growth,
+        ))
     }
 
     /// The step after which this batch changes by itself: an end, a first token, or a block that is missing.
@@ -224,7 +260,11 @@ impl Engine {
         let mut growth = Growth::default();
         for Scheduled { key, .. } in batch {
             let sequence = &self.sequences[*key];
-            let next = if sequence.generated == 0 { 1 } else { sequence.remaining() };
+            let next = if sequence.generated == 0 {
+                1
+            } else {
+                sequence.remaining()
+            };
             limit = limit.min(u64::from(next));
             growth.add(sequence.total());
         }

@@ -88,12 +88,18 @@ impl Sequences {
         let index = match self.free.pop() {
             Some(index) => index,
             None => {
-                self.slots.push(Slot { generation: 0, sequence: None });
+                self.slots.push(Slot {
+                    generation: 0,
+                    sequence: None,
+                });
                 u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 requests live at once")
             }
         };
         let slot = &mut self.slots[index as usize];
-        let id = RequestId { index, generation: slot.generation };
+        let id = RequestId {
+            index,
+            generation: slot.generation,
+        };
         slot.sequence = Some(make(id));
         id
     }

@@ -59,7 +59,9 @@ impl Settings {
         Self {
             max_num_seqs: profile.max_num_seqs,
             max_num_batched_tokens: profile.max_num_batched_tokens,
-            max_model_len: u32::try_from(profile.kv_capacity_tokens).unwrap_or(u32::MAX).min(131_072),
+            max_model_len: u32::try_from(profile.kv_capacity_tokens)
+                .unwrap_or(u32::MAX)
+                .min(131_072),
             kv_capacity_tokens: profile.kv_capacity_tokens,
             reserve_full_prompt: false,
             transfer: Transfer {

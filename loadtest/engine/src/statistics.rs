@@ -98,30 +98,47 @@ impl Finished {
 }
 
 const FIRST_TOKEN: &[f64] = &[
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
-    160.0, 640.0, 2560.0,
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+    20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
 ];
 const TOKEN: &[f64] = &[
-    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0,
+    40.0, 80.0,
 ];
 const REQUEST: &[f64] = &[
-    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0,
-    1920.0, 7680.0,
+    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0,
+    480.0, 960.0, 1920.0, 7680.0,
 ];
-const STEP_TOKENS: &[f64] =
-    &[1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0];
+const STEP_TOKENS: &[f64] = &[
+    1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0,
+];
 const PREEMPTIONS: &[f64] = &[1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 20.0];
-const TRANSFER: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 5.0];
+const TRANSFER: &[f64] = &[
+    0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 5.0,
+];
 const BYTES: &[f64] = &[
-    2048.0, 8192.0, 32768.0, 131_072.0, 524_288.0, 2_097_152.0, 8_388_608.0, 33_554_432.0, 134_217_728.0,
-    536_870_912.0, 2_147_483_648.0, 8_589_934_592.0,
+    2048.0,
+    8192.0,
+    32768.0,
+    131_072.0,
+    524_288.0,
+    2_097_152.0,
+    8_388_608.0,
+    33_554_432.0,
+    134_217_728.0,
+    536_870_912.0,
+    2_147_483_648.0,
+    8_589_934_592.0,
 ];
 
 /// 1, 2, 5, 10, 20, 50, … up to `limit`: vLLM's bounds for lengths.
 fn lengths(limit: u32) -> Vec<f64> {
     let limit = f64::from(limit);
     let decades = (0..10).map(|power| 10_f64.powi(power));
-    decades.flat_map(|decade| [decade, 2.0 * decade, 5.0 * decade]).take_while(|bound| *bound <= limit).collect()
+    decades
+        .flat_map(|decade| [decade, 2.0 * decade, 5.0 * decade])
+        .take_while(|bound| *bound <= limit)
+        .collect()
 }
 
 impl Statistics {
@@ -161,7 +178,8 @@ impl Statistics {
     }
 
     pub(crate) fn first_token(&mut self, sequence: &Sequence, at: Duration) {
-        self.time_to_first_token.observe((at - sequence.submitted).as_secs_f64());
+        self.time_to_first_token
+            .observe((at - sequence.submitted).as_secs_f64());
         let prompt = u64::from(sequence.request.prompt_tokens);
         let cached = u64::from(sequence.taken_from_cache);
         let fetched = u64::from(sequence.taken_from_remote);
@@ -175,24 +193,30 @@ impl Statistics {
     pub(crate) fn finished(&mut self, sequence: &Sequence, reason: FinishReason, at: Duration) {
         self.finished.count(reason);
         let request = &sequence.request;
-        self.end_to_end.observe((at - sequence.submitted).as_secs_f64());
+        self.end_to_end
+            .observe((at - sequence.submitted).as_secs_f64());
         self.prompt_length.observe(f64::from(request.prompt_tokens));
-        self.generation_length.observe(f64::from(sequence.generated));
+        self.generation_length
+            .observe(f64::from(sequence.generated));
         self.max_tokens.observe(f64::from(request.max_tokens));
-        self.preemptions_of_request.observe(f64::from(sequence.preemptions));
+        self.preemptions_of_request
+            .observe(f64::from(sequence.preemptions));
         let elsewhere = sequence.taken_from_cache + sequence.taken_from_remote;
-        self.computed_length.observe(f64::from(request.prompt_tokens - elsewhere));
+        self.computed_length
+            .observe(f64::from(request.prompt_tokens - elsewhere));
         let (Some(admitted), Some(first)) = (sequence.admitted, sequence.first_token) else {
             return;
         };
         let last = sequence.last_token;
-        self.queue_time.observe((admitted - sequence.queued).as_secs_f64());
+        self.queue_time
+            .observe((admitted - sequence.queued).as_secs_f64());
         self.inference_time.observe((last - admitted).as_secs_f64());
         self.prefill_time.observe((first - admitted).as_secs_f64());
         self.decode_time.observe((last - first).as_secs_f64());
         if sequence.generated > 1 {
             let gaps = f64::from(sequence.generated - 1);
-            self.time_per_output_token.observe((last - first).as_secs_f64() / gaps);
+            self.time_per_output_token
+                .observe((last - first).as_secs_f64() / gaps);
         }
     }
 }
@@ -204,6 +228,6 @@ mod tests {
     #[test]
     fn length_bounds_follow_the_context() {
         assert_eq!(lengths(32), [1.0, 2.0, 5.0, 10.0, 20.0]);
-        assert_eq!(*lengths(131_072).last().unwrap(), 100_000.0);
+        assert_eq!(lengths(131_072).last(), Some(&100_000.0));
     }
 }

@@ -67,7 +67,10 @@ impl StepModel {
         Self {
             step: profile.step,
             mixed: profile.mixed_step,
-            communication: profile.tp_comm.unwrap_or(CommunicationTimes { t0_ms: 0.0, per_token_ms: 0.0 }),
+            communication: profile.tp_comm.unwrap_or(CommunicationTimes {
+                t0_ms: 0.0,
+                per_token_ms: 0.0,
+            }),
             per_step_overhead_ms: profile.per_step_overhead_ms,
             per_seq_overhead_ms: profile.per_seq_overhead_ms,
         }
@@ -151,27 +154,48 @@ mod tests {
     }
 
     fn close(left: f64, right: f64) {
-        assert!((left - right).abs() <= 1e-12 * right.abs().max(1.0), "{left} is not {right}");
+        assert!(
+            (left - right).abs() <= 1e-12 * right.abs().max(1.0),
+            "{left} is not {right}"
+        );
     }
 
     #[test]
     fn a_decode_step_is_linear_in_sequences_and_kv() {
         let progression = model("llama-3.1-8b-fp8_h200_tp1").decode(100, 50_000);
-        close(progression.first, (4.38 + 0.03948 * 100.0 + 3.009e-5 * 50_000.0) / 1000.0);
-        close(progression.step(11), progression.first + 10.0 * 100.0 * 3.009e-5 / 1000.0);
-        close(progression.total(3), 3.0 * progression.first + 3.0 * progression.increment);
+        close(
+            progression.first,
+            (4.38 + 0.03948 * 100.0 + 3.009e-5 * 50_000.0) / 1000.0,
+        );
+        close(
+            progression.step(11),
+            progression.first + 10.0 * 100.0 * 3.009e-5 / 1000.0,
+        );
+        close(
+            progression.total(3),
+            3.0 * progression.first + 3.0 * progression.increment,
+        );
     }
 
     #[test]
     fn a_chunk_costs_its_tokens_and_its_attention() {
-        let chunks = [Chunk { tokens: 1000, behind: 2000 }];
+        let chunks = [Chunk {
+            tokens: 1000,
+            behind: 2000,
+        }];
         let seconds = model("llama-3.1-8b-fp8_h200_tp1").mixed(0, 0, &chunks);
-        close(seconds, (4.38 + 0.01411 * 1000.0 + 9.838e-7 * 1000.0 * 2500.0) / 1000.0);
+        close(
+            seconds,
+            (4.38 + 0.01411 * 1000.0 + 9.838e-7 * 1000.0 * 2500.0) / 1000.0,
+        );
     }
 
     #[test]
     fn a_measured_mixed_step_replaces_the_plain_form() {
-        let chunks = [Chunk { tokens: 1000, behind: 48 }];
+        let chunks = [Chunk {
+            tokens: 1000,
+            behind: 48,
+        }];
         let seconds = model("qwen3-32b-bf16_rtxpro6000_tp2").mixed(8, 4000, &chunks);
         let own = 26.32
             + 0.07529 * (1008.0 - 115.9)
@@ -188,7 +212,10 @@ mod tests {
         let step = model.step;
         let one = model.decode(1, 0).first;
         let share = 1.0 - (1.0 - step.moe_topk / step.moe_experts);
-        close(one, (step.t0_ms + step.per_seq_ms + step.moe_ms * share + 0.7 + 0.028) / 1000.0);
+        close(
+            one,
+            (step.t0_ms + step.per_seq_ms + step.moe_ms * share + 0.7 + 0.028) / 1000.0,
+        );
         assert!(model.decode(64, 0).first > one);
     }
 
@@ -198,6 +225,15 @@ mod tests {
             "kv_capacity_tokens": 1600, "max_num_seqs": 1, "max_num_batched_tokens": 8}"#;
         let model = StepModel::new(&Profile::from_json(text).unwrap());
         assert!(model.decode(1, 1).first > 0.0);
-        assert!(model.mixed(0, 0, &[Chunk { tokens: 1, behind: 0 }]) > 0.0);
+        assert!(
+            model.mixed(
+                0,
+                0,
+                &[Chunk {
+                    tokens: 1,
+                    behind: 0
+                }]
+            ) > 0.0
+        );
     }
 }

@@ -36,7 +36,16 @@ impl Stretch {
         limit: u64,
         growth: Growth,
     ) -> Self {
-        Self { start, progression, members, limit, done: 0, settled: 0, growth, taken: 0 }
+        Self {
+            start,
+            progression,
+            members,
+            limit,
+            done: 0,
+            settled: 0,
+            growth,
+            taken: 0,
+        }
     }
 
     pub(crate) fn start(&self) -> Duration {
@@ -81,7 +90,9 @@ impl Stretch {
         let Some(trigger) = trigger else {
             return self.limit;
         };
-        let before = trigger.checked_sub(Duration::from_nanos(1)).map_or(0, |just_before| self.steps_by(just_before));
+        let before = trigger
+            .checked_sub(Duration::from_nanos(1))
+            .map_or(0, |just_before| self.steps_by(just_before));
         (before + 1).max(self.done + 1).min(self.limit)
     }
 

@@ -1,4 +1,11 @@
 //! Against queueing theory: an engine that serves one request at a time is a single server.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "helpers of tests fail by panicking"
+)]
 
 mod common;
 
@@ -18,7 +25,9 @@ fn exponential(random: &mut ChaCha8Rng, mean: f64) -> f64 {
 }
 
 fn prompt_lasting(seconds: f64) -> Request {
-    let tokens = (seconds / SECONDS_PER_TOKEN).round().clamp(1.0, 10_000_000.0);
+    let tokens = (seconds / SECONDS_PER_TOKEN)
+        .round()
+        .clamp(1.0, 10_000_000.0);
     Request::new(tokens as u32, 1)
 }
 
@@ -41,17 +50,28 @@ fn mean_wait(rate: f64, count: u32, mut service: impl FnMut(&mut ChaCha8Rng) -> 
     let arrivals: Vec<Arrival> = (0..count)
         .map(|_| {
             at += exponential(&mut random, 1.0 / rate);
-            Arrival { at: seconds(at), request: prompt_lasting(service(&mut random)) }
+            Arrival {
+                at: seconds(at),
+                request: prompt_lasting(service(&mut random)),
+            }
         })
         .collect();
     let mut engine = single_server();
     let mut ended = 0;
     let mut arrivals = arrivals.into_iter().peekable();
-    while let Some(now) =
-        [arrivals.peek().map(|arrival| arrival.at), engine.next_event_at()].into_iter().flatten().min()
+    while let Some(now) = [
+        arrivals.peek().map(|arrival| arrival.at),
+        engine.next_event_at(),
+    ]
+    .into_iter()
+    .flatten()
+    .min()
     {
         let events = engine.advance(now);
-        ended += events.iter().filter(|event| matches!(event.kind, EventKind::Finished(_))).count();
+        ended += events
+            .iter()
+            .filter(|event| matches!(event.kind, EventKind::Finished(_)))
+            .count();
         while let Some(arrival) = arrivals.next_if(|arrival| arrival.at == now) {
             engine.submit(now, arrival.request).unwrap();
         }
@@ -62,7 +82,10 @@ fn mean_wait(rate: f64, count: u32, mut service: impl FnMut(&mut ChaCha8Rng) -> 
 }
 
 fn near(value: f64, expected: f64, relative: f64) {
-    assert!((value / expected - 1.0).abs() <= relative, "{value:.4}, expected {expected:.4}");
+    assert!(
+        (value / expected - 1.0).abs() <= relative,
+        "{value:.4}, expected {expected:.4}"
+    );
 }
 
 #[test]
@@ -74,7 +97,11 @@ fn constant_service_waits_as_m_d_1() {
 #[test]
 fn exponential_service_waits_as_m_m_1() {
     // ρ/(μ−λ)
-    near(mean_wait(8.0, 400_000, |random| exponential(random, 0.1)), 0.4, 0.06);
+    near(
+        mean_wait(8.0, 400_000, |random| exponential(random, 0.1)),
+        0.4,
+        0.06,
+    );
 }
 
 /// Several single servers behind one queue: share of arrivals that wait, and their mean wait.
@@ -88,10 +115,16 @@ fn central_queue(servers: usize, rate: f64, count: u32) -> (f64, f64) {
     while ended < count {
         let own = engines.iter().filter_map(Engine::next_event_at).min();
         let arrival = (arrived < count).then_some(next);
-        let now = [own, arrival].into_iter().flatten().min().expect("something is left to do");
+        let now = [own, arrival]
+            .into_iter()
+            .flatten()
+            .min()
+            .expect("something is left to do");
         for engine in &mut engines {
             let events = engine.advance(now);
-            let finished = events.iter().filter(|event| matches!(event.kind, EventKind::Finished(_)));
+            let finished = events
+                .iter()
+                .filter(|event| matches!(event.kind, EventKind::Finished(_)));
             ended += u32::try_from(finished.count()).unwrap();
         }
         if arrival == Some(now) {
@@ -111,7 +144,10 @@ fn central_queue(servers: usize, rate: f64, count: u32) -> (f64, f64) {
             engine.submit(now, request).unwrap();
         }
     }
-    (f64::from(waited) / f64::from(count), total_wait / f64::from(count))
+    (
+        f64::from(waited) / f64::from(count),
+        total_wait / f64::from(count),
+    )
 }
 
 #[test]
@@ -128,21 +164,32 @@ fn several_servers_wait_as_erlang_c() {
 fn requests_in_the_system_are_rate_times_time() {
     let mut random = ChaCha8Rng::seed_from_u64(3);
     let profile = profile(8.0, 0.1, 1e-4, 0.02);
-    let settings = Settings { max_num_seqs: 24, ..Settings::of(&profile) };
+    let settings = Settings {
+        max_num_seqs: 24,
+        ..Settings::of(&profile)
+    };
     let mut at = 0.0;
     let arrivals: Vec<Arrival> = (0..3000)
         .map(|_| {
             at += exponential(&mut random, 0.15);
             let request = Request::new(random.random_range(1..3000), random.random_range(1..400));
-            Arrival { at: seconds(at), request }
+            Arrival {
+                at: seconds(at),
+                request,
+            }
         })
         .collect();
 
     let mut engine = Engine::new(&profile, settings.clone());
     let (mut area, mut waiting_area, mut before) = (0.0, 0.0, Duration::ZERO);
     let mut upcoming = arrivals.iter().peekable();
-    while let Some(now) =
-        [upcoming.peek().map(|arrival| arrival.at), engine.next_event_at()].into_iter().flatten().min()
+    while let Some(now) = [
+        upcoming.peek().map(|arrival| arrival.at),
+        engine.next_event_at(),
+    ]
+    .into_iter()
+    .flatten()
+    .min()
     {
         let load = engine.load();
         let span = (now - before).as_secs_f64();
@@ -159,7 +206,13 @@ fn requests_in_the_system_are_rate_times_time() {
     let sojourn: f64 = outcomes.iter().map(common::Outcome::e2e).sum();
     // An arrival joins the queue at the next step's start: until then it is in neither gauge, as in vLLM.
     let arriving: f64 = sojourn - area;
-    assert!(arriving >= 0.0 && arriving < 0.05 * sojourn, "{arriving} of {sojourn}");
+    assert!(
+        arriving >= 0.0 && arriving < 0.05 * sojourn,
+        "{arriving} of {sojourn}"
+    );
     let queue = engine.statistics().queue_time.sum();
-    assert!((queue - waiting_area - arriving).abs() < 1e-6 * sojourn, "{queue} {waiting_area} {arriving}");
+    assert!(
+        (queue - waiting_area - arriving).abs() < 1e-6 * sojourn,
+        "{queue} {waiting_area} {arriving}"
+    );
 }

@@ -72,9 +72,17 @@ pub(crate) fn replay_with_events(
         .zip(arrivals)
         .map(|(id, arrival)| {
             let find = |wanted: fn(&EventKind) -> bool| {
-                let mut matching = events.iter().filter(|event| event.request == *id && wanted(&event.kind));
-                let found = matching.next().unwrap_or_else(|| panic!("request {id:?} has no such event")).at;
-                assert!(matching.next().is_none(), "request {id:?} has the event twice");
+                let mut matching = events
+                    .iter()
+                    .filter(|event| event.request == *id && wanted(&event.kind));
+                let found = matching
+                    .next()
+                    .unwrap_or_else(|| panic!("request {id:?} has no such event"))
+                    .at;
+                assert!(
+                    matching.next().is_none(),
+                    "request {id:?} has the event twice"
+                );
                 found
             };
             Outcome {
@@ -110,7 +118,10 @@ pub(crate) fn quantile(values: &[f64], q: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let position = q * (sorted.len() - 1) as f64;
-    let below = position.floor() as usize;
+    let below = (0..sorted.len())
+        .rev()
+        .find(|rank| *rank as f64 <= position)
+        .unwrap();
     let above = (below + 1).min(sorted.len() - 1);
     sorted[below] + (sorted[above] - sorted[below]) * (position - below as f64)
 }
