@@ -1,2 +1,58 @@
-//! Entry point.
-fn main() {}
+//! The metrics adapter: signals of inference servers for autoscalers, as the aggregated API `external.metrics.k8s.io`.
+//!
+//! Data flows one way. Collecting: pods → `coppice-signals` (scrape, recognise, window). Answering:
+//! [`api`] limits → [`authn`] who → [`authz`] may they → [`query`] value → [`wire`] object. Answers come from memory; nothing a scraped
+//! server does can hold one up.
+
+mod api;
+mod authn;
+mod authz;
+mod cache;
+mod discovery;
+mod get;
+mod manifests;
+mod metrics;
+mod negotiate;
+mod objects;
+mod quantity;
+mod query;
+mod register;
+mod route;
+mod serve;
+mod settings;
+mod status;
+mod wanted;
+mod wire;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use coppice_runtime::{crypto, telemetry};
+
+use crate::settings::{Arguments, Command};
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    telemetry::exit_code(run(Arguments::parse()).await)
+}
+
+async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    telemetry::init(&arguments.log)?;
+    crypto::install();
+    match arguments.command {
+        Command::Serve(args) => serve::serve(*args, arguments.kube).await,
+        Command::Manifests(args) => {
+            print(&manifests::render(&args)?);
+            Ok(())
+        }
+        Command::Get(args) => {
+            print(&get::get(&args, &arguments.kube).await?);
+            Ok(())
+        }
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "the output of a command")]
+fn print(text: &str) {
+    println!("{}", text.trim_end());
+}

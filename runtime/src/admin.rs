@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use prometheus_client::registry::Registry;
 
-use crate::health::{self, Readiness};
+use crate::health::{self, Readiness, Reasons};
 
 /// Where the administrative endpoint listens.
 #[derive(Debug, Clone, clap::Args)]
@@ -22,7 +22,7 @@ pub struct AdminArgs {
 
 /// Serves the registry's metrics and the health paths; merge it with the program's own plain-HTTP routes.
 pub fn router(registry: Arc<Registry>, readiness: Readiness) -> Router {
-    Router::new().route("/metrics", get(metrics)).with_state(registry).merge(health::router(readiness))
+    Router::new().route("/metrics", get(metrics)).with_state(registry).merge(health::router(readiness, Reasons::Shown))
 }
 
 async fn metrics(State(registry): State<Arc<Registry>>) -> Response {

@@ -75,21 +75,30 @@ impl Condition {
     }
 }
 
+/// Whether the health pages say why a condition does not hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reasons {
+    /// They do: for an endpoint that only people of the cluster reach.
+    Shown,
+    /// They name the condition alone: for an endpoint that anybody may ask.
+    Withheld,
+}
+
 /// Serves `/healthz`, `/livez`, `/readyz` and `/readyz/NAME`.
-pub fn router(readiness: Readiness) -> Router {
+pub fn router(readiness: Readiness, reasons: Reasons) -> Router {
     Router::new()
         .route("/healthz", get(alive))
         .route("/livez", get(alive))
         .route("/readyz", get(ready))
         .route("/readyz/{name}", get(one_check))
-        .with_state(readiness)
+        .with_state((readiness, reasons))
 }
 
 async fn alive() -> Response {
     plain(StatusCode::OK, "ok".to_owned())
 }
 
-async fn ready(State(readiness): State<Readiness>, RawQuery(query): RawQuery) -> Response {
+async fn ready(State((readiness, reasons)): State<(Readiness, Reasons)>, RawQuery(query): RawQuery) -> Response {
     let query = query.unwrap_or_default();
     let excluded: Vec<&str> = query.split('&').filter_map(|pair| pair.strip_prefix("exclude=")).collect();
     let is_verbose = query.split('&').any(|pair| pair == "verbose" || pair.starts_with("verbose="));
@@ -104,7 +113,7 @@ async fn ready(State(readiness): State<Readiness>, RawQuery(query): RawQuery) ->
             Ok(()) => line(&mut lines, format_args!("[+]{name} ok")),
             Err(reason) => {
                 failed = true;
-                line(&mut lines, format_args!("[-]{name} failed: {reason}"));
+                line(&mut lines, format_args!("[-]{name} failed: {}", shown(&reason, reasons)));
             }
         }
     }
@@ -119,11 +128,18 @@ async fn ready(State(readiness): State<Readiness>, RawQuery(query): RawQuery) ->
     plain(StatusCode::OK, "ok".to_owned())
 }
 
-async fn one_check(State(readiness): State<Readiness>, Path(asked): Path<String>) -> Response {
+async fn one_check(State((readiness, reasons)): State<(Readiness, Reasons)>, Path(asked): Path<String>) -> Response {
     match readiness.snapshot().into_iter().find(|(name, _)| *name == asked) {
         Some((_, Ok(()))) => plain(StatusCode::OK, "ok".to_owned()),
-        Some((name, Err(reason))) => plain(StatusCode::INTERNAL_SERVER_ERROR, format!("[-]{name} failed: {reason}\n")),
+        Some((name, Err(reason))) => plain(StatusCode::INTERNAL_SERVER_ERROR, format!("[-]{name} failed: {}\n", shown(&reason, reasons))),
         None => plain(StatusCode::NOT_FOUND, "no such check\n".to_owned()),
+    }
+}
+
+fn shown(reason: &str, reasons: Reasons) -> &str {
+    match reasons {
+        Reasons::Shown => reason,
+        Reasons::Withheld => "reason withheld",
     }
 }
 
@@ -147,7 +163,7 @@ mod tests {
 
     async fn ask(readiness: &Readiness, path: &str) -> (u16, String) {
         let request = Request::get(path).body(Body::empty()).unwrap();
-        let response = router(readiness.clone()).oneshot(request).await.unwrap();
+        let response = router(readiness.clone(), Reasons::Shown).oneshot(request).await.unwrap();
         let status = response.status().as_u16();
         let body = response.into_body().collect().await.unwrap().to_bytes();
         (status, String::from_utf8(body.to_vec()).unwrap())

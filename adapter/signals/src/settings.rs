@@ -63,6 +63,17 @@ impl Default for Limits {
     }
 }
 
+impl Limits {
+    /// The reader's limits.
+    pub(crate) fn reader(&self) -> coppice_exposition::Limits {
+        coppice_exposition::Limits {
+            body_bytes: self.body_bytes,
+            samples: self.samples_per_body as u64,
+            ..coppice_exposition::Limits::default()
+        }
+    }
+}
+
 impl Default for Settings {
     fn default() -> Self {
         Self {

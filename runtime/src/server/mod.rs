@@ -116,6 +116,9 @@ async fn accept_loop(
     }
     let places = Arc::new(Semaphore::new(limits.connections));
     let closing = CancellationToken::new();
+    let aborting = CancellationToken::new();
+    // Also when this future is dropped.
+    let _abort = aborting.clone().drop_guard();
     let connections = TaskTracker::new();
     let duck = async {
         draining.cancelled().await;
@@ -131,8 +134,12 @@ async fn accept_loop(
         match accepted {
             Ok((stream, address, place)) => {
                 let serving = connection::serve(stream, address, tls.clone(), app.clone(), limits.clone(), closing.clone());
+                let aborting = aborting.clone();
                 connections.spawn(async move {
-                    serving.await;
+                    tokio::select! {
+                        () = serving => {}
+                        () = aborting.cancelled() => {}
+                    }
                     drop(place);
                 });
             }

@@ -1,0 +1,118 @@
+//! SGLang, 0.4.6 to 0.5.23. Scheduler families carry rank labels, tokenizer families do not.
+
+use super::LabelTest::{Is, OneOf};
+use super::{Engine, LabelTest, RoleLabel, Source, Term, Tier, counter, gauge, histogram, mean, ratio, rule};
+use crate::engines::Signal;
+
+/// The first rank of each tensor and pipeline group; with a flag every rank reports the same numbers.
+const FIRST_RANK: (&str, LabelTest) = ("tp_rank", OneOf(&["", "0"]));
+const FIRST_STAGE: (&str, LabelTest) = ("pp_rank", OneOf(&["", "0"]));
+/// With priority scheduling the total is the series with an empty priority.
+const ALL_PRIORITIES: (&str, LabelTest) = ("priority", Is(""));
+
+const fn queue(name: &'static str) -> Term {
+    gauge(name).only(&[FIRST_RANK, FIRST_STAGE, ALL_PRIORITIES])
+}
+
+const PREFILL: LabelTest = OneOf(&["prefill_compute", "prefill_cache"]);
+
+/// One server; with DP attention several ranks (label `dp_rank`), which are summed.
+pub(super) static ENGINE: Engine = Engine {
+    name: "sglang",
+    tier: Tier::Engine,
+    prefixes: &["sglang:", "sglang_"],
+    model_label: Some("model_name"),
+    role_label: Some(RoleLabel {
+        label: "engine_type",
+        roles: &[("prefill", "prefill"), ("decode", "decode"), ("unified", "aggregated")],
+    }),
+    // Always in multiprocess mode: there is no restart stamp.
+    start_time: None,
+    rules: &[
+        rule(Signal::Running, &[Source::of(&[queue("sglang:num_running_reqs")])]),
+        rule(
+            Signal::Waiting,
+            &[Source::of(&[queue("sglang:num_queue_reqs"), queue("sglang:num_grammar_queue_reqs").optional()])],
+        ),
+        rule(Signal::WaitingDeferred, &[Source::of(&[queue("sglang:num_grammar_queue_reqs")])]),
+        rule(
+            Signal::WaitingForTransfer,
+            &[Source::of(&[
+                queue("sglang:num_decode_prealloc_queue_reqs"),
+                queue("sglang:num_decode_transfer_queue_reqs").optional(),
+                queue("sglang:num_prefill_bootstrap_queue_reqs").optional(),
+                queue("sglang:num_prefill_prealloc_queue_reqs").optional(),
+                queue("sglang:num_prefill_inflight_queue_reqs").optional(),
+                queue("sglang:num_prefill_infight_queue_reqs").optional(),
+            ])],
+        ),
+        rule(
+            Signal::KvCacheUsage,
+            &[Source::of(&[ratio("sglang:token_usage").only(&[FIRST_RANK, FIRST_STAGE, ALL_PRIORITIES])])],
+        ),
+        rule(
+            Signal::KvCapacityTokens,
+            &[Source::of(&[gauge("sglang:max_total_num_tokens").only(&[FIRST_RANK, FIRST_STAGE])])],
+        ),
+        rule(
+            Signal::InputTokens,
+            &[
+                Source::of(&[counter("sglang:realtime_tokens_total").only(&[FIRST_RANK, FIRST_STAGE, ("mode", PREFILL)])]),
+                Source::of(&[counter("sglang:prompt_tokens_total")]).at_finish(),
+            ],
+        ),
+        rule(
+            Signal::ComputedInputTokens,
+            &[Source::of(&[counter("sglang:realtime_tokens_total").only(&[
+                FIRST_RANK,
+                FIRST_STAGE,
+                ("mode", Is("prefill_compute")),
+            ])])],
+        ),
+        rule(
+            Signal::OutputTokens,
+            &[
+                Source::of(&[counter("sglang:realtime_tokens_total").only(&[
+                    FIRST_RANK,
+                    FIRST_STAGE,
+                    ("mode", Is("decode")),
+                ])]),
+                Source::of(&[counter("sglang:generation_tokens_total")]).at_finish(),
+            ],
+        ),
+        rule(Signal::Finished, &[Source::of(&[counter("sglang:num_requests_total")])]),
+        rule(Signal::Failed, &[Source::of(&[counter("sglang:num_aborted_requests_total")]).late()]),
+        rule(Signal::Preemptions, &[Source::of(&[counter("sglang:num_retracted_requests_total")]).late()]),
+        rule(
+            Signal::PrefixHits,
+            &[
+                Source::of(&[counter("sglang:realtime_tokens_total").only(&[
+                    FIRST_RANK,
+                    FIRST_STAGE,
+                    ("mode", Is("prefill_cache")),
+                ])]),
+                Source::of(&[counter("sglang:cached_tokens_total")]).at_finish(),
+            ],
+        ),
+        rule(
+            Signal::PrefixQueries,
+            &[
+                Source::of(&[counter("sglang:realtime_tokens_total").only(&[FIRST_RANK, FIRST_STAGE, ("mode", PREFILL)])]),
+                Source::of(&[counter("sglang:prompt_tokens_total")]).at_finish(),
+            ],
+        ),
+        rule(Signal::Ttft, &[Source::of(&[histogram("sglang:time_to_first_token_seconds")])]),
+        rule(Signal::Itl, &[Source::of(&[histogram("sglang:inter_token_latency_seconds")])]),
+        rule(Signal::EndToEnd, &[Source::of(&[histogram("sglang:e2e_request_latency_seconds")]).at_finish()]),
+        rule(
+            Signal::QueueTime,
+            &[Source::of(&[histogram("sglang:queue_time_seconds").only(&[FIRST_RANK, FIRST_STAGE])])],
+        ),
+        rule(
+            Signal::TransferTime,
+            &[Source::of(&[mean("sglang:kv_transfer_latency_ms", 1e-3).only(&[FIRST_RANK, FIRST_STAGE])]).late()],
+        ),
+        rule(Signal::InputLength, &[Source::of(&[mean("sglang:prompt_tokens_histogram", 1.0)]).at_finish()]),
+        rule(Signal::OutputLength, &[Source::of(&[mean("sglang:generation_tokens_histogram", 1.0)]).at_finish()]),
+    ],
+};

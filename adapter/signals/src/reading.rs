@@ -1,0 +1,260 @@
+//! Signals read from one endpoint's memory.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::channel::GaugeParts;
+use crate::collection::Key;
+use crate::engines::{Reading, Signal};
+use crate::histogram::WindowHistogram;
+use crate::query::Why;
+use crate::target::{Channel, Target, Window};
+
+/// What is read: one of our signals, or a series by its own name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum What {
+    Signal(Signal),
+    Raw(u32),
+}
+
+/// Which models of a target count; a bit for each of its models.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Models {
+    mask: u128,
+    all: bool,
+}
+
+/// Why a target has no value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Absent {
+    /// For good or until something changes.
+    Because(Why),
+    /// The series appears with its first event: zero, if others have it.
+    NotYet,
+}
+
+/// A value with what it rests on.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Read<V> {
+    pub(crate) value: V,
+    /// Look-back; zero for a snapshot.
+    pub(crate) span: Duration,
+    pub(crate) at_finish: bool,
+}
+
+/// A part of a target's memory: from one commit to the last.
+#[derive(Debug, Clone, Copy)]
+struct Span {
+    from: u64,
+    to: u64,
+    length: Duration,
+}
+
+/// The terms of one value: each with its sign.
+struct Terms {
+    keys: Vec<(Key, bool)>,
+    at_finish: bool,
+}
+
+impl Models {
+    /// Every model, and series that name none.
+    pub(crate) const ALL: Self = Self { mask: u128::MAX, all: true };
+
+    fn includes(self, model: Option<u16>) -> bool {
+        self.all || model.is_some_and(|model| model < 128 && self.mask & (1 << model) != 0)
+    }
+}
+
+impl Target {
+    /// The models that pass a test; `None` if the target serves models, and none of them passes.
+    ///
+    /// Series that name no model count where all models do.
+    pub(crate) fn select_models(&self, test: impl Fn(&str) -> bool) -> Option<Models> {
+        let mut mask = 0;
+        let mut all = true;
+        for (index, model) in self.models().iter().enumerate() {
+            if test(model) {
+                mask |= 1_u128 << index.min(127);
+            } else {
+                all = false;
+            }
+        }
+        (mask != 0).then_some(Models { mask, all })
+    }
+
+    /// When the last body was taken in.
+    pub(crate) fn last_time(&self) -> Option<Timestamp> {
+        let (commits, _) = self.commits();
+        (commits > 0).then(|| self.time(commits - 1))
+    }
+
+    /// A gauge now.
+    pub(crate) fn gauge(&self, what: What, models: Models) -> Result<Read<GaugeParts>, Absent> {
+        let terms = self.terms(what)?;
+        let (commits, _) = self.commits();
+        let mut total = GaugeParts::NONE;
+        let mut found = false;
+        for (key, negative) in &terms.keys {
+            for channel in self.channels(*key, models) {
+                self.check(channel, commits)?;
+                let (Window::Gauge(gauge) | Window::Raw(gauge, _)) = &channel.window else { continue };
+                if channel.seen.wrapping_add(1) != commits || gauge.last.series == 0 {
+                    continue;
+                }
+                found = true;
+                if *negative {
+                    total.sum -= gauge.last.sum;
+                } else {
+                    total.add(gauge.last);
+                }
+            }
+        }
+        if !found {
+            return Err(self.absent(what));
+        }
+        if matches!(what, What::Signal(_)) {
+            total.sum = total.sum.max(0.0);
+        }
+        Ok(Read { value: total, span: Duration::ZERO, at_finish: terms.at_finish })
+    }
+
+    /// How fast a gauge changes, per second, over a window.
+    pub(crate) fn slope(&self, what: What, models: Models, window: Duration) -> Result<Read<f64>, Absent> {
+        let terms = self.terms(what)?;
+        let span = self.span(window, 0)?;
+        let mut change = None;
+        for (key, negative) in &terms.keys {
+            for channel in self.channels(*key, models) {
+                if let (Window::Gauge(gauge) | Window::Raw(gauge, _)) = &channel.window {
+                    if let Some(one) = gauge.change(self.row(span.from), self.row(span.to)) {
+                        *change.get_or_insert(0.0) += if *negative { -one } else { one };
+                    }
+                }
+            }
+        }
+        let change: f64 = change.ok_or_else(|| self.absent(what))?;
+        Ok(Read { value: change / span.length.as_secs_f64(), span: span.length, at_finish: terms.at_finish })
+    }
+
+    /// Increase of a counter per second over a window.
+    pub(crate) fn rate(&self, what: What, models: Models, window: Duration) -> Result<Read<f64>, Absent> {
+        let terms = self.terms(what)?;
+        let since = terms.keys.iter().map(|(key, _)| self.since(*key)).max().unwrap_or(0);
+        let (commits, _) = self.commits();
+        let mut growth = None;
+        let span = self.span(window, since)?;
+        for (key, _) in &terms.keys {
+            for channel in self.channels(*key, models) {
+                self.check(channel, commits)?;
+                let (Window::Counter(counter) | Window::Raw(_, counter)) = &channel.window else { continue };
+                let from = (span.from..span.to).find_map(|from| counter.growth(self.row(from), self.row(span.to)));
+                if let Some(one) = from {
+                    *growth.get_or_insert(0.0) += one;
+                }
+            }
+        }
+        let growth: f64 = growth.ok_or_else(|| self.absent(what))?;
+        Ok(Read { value: growth / span.length.as_secs_f64(), span: span.length, at_finish: terms.at_finish })
+    }
+
+    /// Observations within a window.
+    pub(crate) fn histogram(&self, what: What, models: Models, window: Duration) -> Result<Read<WindowHistogram>, Absent> {
+        let terms = self.terms(what)?;
+        let span = self.span(window, 0)?;
+        let (commits, _) = self.commits();
+        let mut merged: Option<WindowHistogram> = None;
+        for (key, _) in &terms.keys {
+            let scale = match self.collection().and_then(|collection| collection.term(*key)).map(|(_, term)| term.reading) {
+                Some(Reading::Histogram { scale, .. }) => scale,
+                _ => 1.0,
+            };
+            for channel in self.channels(*key, models) {
+                self.check(channel, commits)?;
+                let Window::Histogram(histogram) = &channel.window else { continue };
+                let one = (span.from..span.to).find_map(|from| {
+                    let buckets = from.max(histogram.buckets_since());
+                    let buckets = (buckets < span.to).then(|| self.row(buckets));
+                    histogram.window(self.row(from), buckets, self.row(span.to), scale)
+                });
+                match (&mut merged, one) {
+                    (Some(merged), Some(one)) => merged.merge(&one),
+                    (merged @ None, one) => *merged = one,
+                    (Some(_), None) => {}
+                }
+            }
+        }
+        let value = merged.ok_or_else(|| self.absent(what))?;
+        Ok(Read { value, span: span.length, at_finish: terms.at_finish })
+    }
+
+    fn channels(&self, key: Key, models: Models) -> impl Iterator<Item = &Channel> {
+        self.channels.iter().filter(move |channel| channel.key == key && models.includes(channel.model))
+    }
+
+    fn check(&self, channel: &Channel, commits: u64) -> Result<(), Absent> {
+        if channel.impossible.wrapping_add(1) == commits {
+            return Err(Absent::Because(Why::Impossible));
+        }
+        Ok(())
+    }
+
+    /// The terms of the best alternative that the last body had.
+    fn terms(&self, what: What) -> Result<Terms, Absent> {
+        let Some(collection) = self.collection() else {
+            return Err(Absent::Because(Why::NotScraped));
+        };
+        let signal = match what {
+            What::Raw(id) => return Ok(Terms { keys: vec![(Key::Raw(id), false)], at_finish: false }),
+            What::Signal(signal) => signal,
+        };
+        let source = collection
+            .sources(signal)
+            .iter()
+            .find(|source| source.terms.first().is_some_and(|term| self.is_present(*term)))
+            .ok_or_else(|| self.absent(what))?;
+        let keys = source.terms.iter().map(|term| {
+            let negative = collection.term(Key::Term(*term)).is_some_and(|(_, term)| term.negative);
+            (Key::Term(*term), negative)
+        });
+        Ok(Terms { keys: keys.collect(), at_finish: source.at_finish })
+    }
+
+    /// Why there is no series of it.
+    fn absent(&self, what: What) -> Absent {
+        let Some(collection) = self.collection() else {
+            return Absent::Because(Why::NotScraped);
+        };
+        match what {
+            What::Raw(_) => Absent::NotYet,
+            What::Signal(_) if collection.recognition.is_unknown() => Absent::Because(Why::Unrecognised),
+            What::Signal(signal) if collection.sources(signal).iter().any(|source| source.late) => Absent::NotYet,
+            What::Signal(_) => Absent::Because(Why::NotExposed),
+        }
+    }
+
+    /// The part of the memory that a window asks for, not before commit `since`.
+    ///
+    /// Begins at the last body that is at least `window` older than the last one, unless that is more than twice as old,
+    /// else at the oldest body there is.
+    fn span(&self, window: Duration, since: u64) -> Result<Span, Absent> {
+        let (commits, held) = self.commits();
+        let first = (commits - held).max(since);
+        let Some(to) = commits.checked_sub(1).filter(|to| *to > first) else {
+            return Err(Absent::Because(Why::FirstSample));
+        };
+        let age = |commit: u64| Duration::try_from(self.time(to).duration_since(self.time(commit))).unwrap_or_default();
+        let mut from = to;
+        while from > first && age(from) < window {
+            from -= 1;
+        }
+        if age(from) > window * 2 && from + 1 < to {
+            from += 1;
+        }
+        let length = age(from);
+        if from == to || length.is_zero() {
+            return Err(Absent::Because(Why::FirstSample));
+        }
+        Ok(Span { from, to, length })
+    }
+}

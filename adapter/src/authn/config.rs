@@ -1,0 +1,210 @@
+//! The cluster's settings for aggregated API servers: ConfigMap `kube-system/extension-apiserver-authentication`, watched.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use coppice_runtime::health::Condition;
+use coppice_runtime::telemetry::chain;
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client};
+use rustls::pki_types::CertificateDer;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::certificate::{CaPool, PoolError};
+use super::{Caller, Identity};
+
+/// Namespace and name of the ConfigMap.
+pub const NAMESPACE: &str = "kube-system";
+/// See [`NAMESPACE`].
+pub const NAME: &str = "extension-apiserver-authentication";
+
+/// How callers are recognised.
+#[derive(Debug)]
+pub struct AuthConfig {
+    /// Authorities of ordinary client certificates; `None`: not accepted in this cluster.
+    pub client_ca: Option<CaPool>,
+    /// The front proxy; `None`: the aggregation layer is not configured.
+    pub front_proxy: Option<FrontProxy>,
+}
+
+/// Who may speak for others, and by which headers. Names and prefixes are lower case.
+#[derive(Debug)]
+pub struct FrontProxy {
+    /// Authorities of its certificate.
+    pub ca: CaPool,
+    /// Common names that are accepted; empty: any.
+    pub allowed_names: Vec<String>,
+    /// Headers with the user name.
+    pub user_headers: Vec<String>,
+    /// Headers with the user's id; there is no default.
+    pub uid_headers: Vec<String>,
+    /// Headers with one group each.
+    pub group_headers: Vec<String>,
+    /// Beginnings of headers with further attributes.
+    pub extra_prefixes: Vec<String>,
+}
+
+/// Why a ConfigMap cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// A bundle of authorities is broken.
+    #[error("{key} of ConfigMap {NAMESPACE}/{NAME}")]
+    Bundle {
+        /// The key.
+        key: &'static str,
+        /// What is wrong.
+        #[source]
+        source: PoolError,
+    },
+    /// A list is no JSON array of strings.
+    #[error("{key} of ConfigMap {NAMESPACE}/{NAME} is no JSON array of strings")]
+    List {
+        /// The key.
+        key: &'static str,
+        /// What the parser says.
+        #[source]
+        source: serde_json::Error,
+    },
+}
+
+const CLIENT_CA: &str = "client-ca-file";
+const PROXY_CA: &str = "requestheader-client-ca-file";
+
+impl AuthConfig {
+    /// Reads the ConfigMap's data.
+    ///
+    /// # Errors
+    /// [`ConfigError`] naming the key.
+    pub fn parse(data: &BTreeMap<String, String>) -> Result<Self, ConfigError> {
+        let pool = |key: &'static str| -> Result<Option<CaPool>, ConfigError> {
+            let text = data.get(key).filter(|text| !text.trim().is_empty());
+            text.map(|text| CaPool::from_pem(text)).transpose().map_err(|source| ConfigError::Bundle { key, source })
+        };
+        let list = |key: &'static str| -> Result<Vec<String>, ConfigError> {
+            let Some(text) = data.get(key).filter(|text| !text.trim().is_empty()) else { return Ok(Vec::new()) };
+            serde_json::from_str(text).map_err(|source| ConfigError::List { key, source })
+        };
+        let headers = |key| list(key).map(|names| names.into_iter().map(|name| name.to_ascii_lowercase()).collect::<Vec<_>>());
+        let client_ca = pool(CLIENT_CA)?;
+        let front_proxy = match pool(PROXY_CA)? {
+            None => None,
+            Some(ca) => Some(FrontProxy {
+                ca,
+                allowed_names: list("requestheader-allowed-names")?,
+                user_headers: headers("requestheader-username-headers")?,
+                uid_headers: headers("requestheader-uid-headers")?,
+                group_headers: headers("requestheader-group-headers")?,
+                extra_prefixes: headers("requestheader-extra-headers-prefix")?,
+            }),
+        };
+        Ok(Self { client_ca, front_proxy })
+    }
+
+    /// Whether every holder of a client certificate could claim to be anybody.
+    fn is_too_trusting(&self) -> bool {
+        match (&self.client_ca, &self.front_proxy) {
+            (Some(clients), Some(proxy)) => proxy.allowed_names.is_empty() && proxy.ca.shares_authority(clients),
+            _ => false,
+        }
+    }
+}
+
+impl FrontProxy {
+    /// Whom the headers name, when the certificate is the front proxy's; `None` when it is not or names nobody.
+    ///
+    /// # Errors
+    /// The reason, for the log: signed by the right authority, but with a name that is not allowed.
+    pub(super) fn caller(&self, identity: &Identity, chain: &[CertificateDer<'static>]) -> Result<Option<Caller>, String> {
+        let Ok(subject) = self.ca.verify(chain) else { return Ok(None) };
+        if !self.allowed_names.is_empty() && !self.allowed_names.contains(&subject.common_name) {
+            return Err(format!("common name {:?} is not among requestheader-allowed-names", subject.common_name));
+        }
+        Ok(identity.user.clone().map(|user| Caller {
+            user,
+            uid: identity.uid.clone().unwrap_or_default(),
+            groups: identity.groups.clone(),
+            extra: identity.extra.clone(),
+        }))
+    }
+}
+
+/// The settings in force, followed by everybody who holds a clone.
+#[derive(Debug, Clone)]
+pub struct ConfigState(watch::Receiver<Option<Arc<AuthConfig>>>);
+
+impl ConfigState {
+    /// The settings that were last read without error; `None` before the first.
+    pub fn current(&self) -> Option<Arc<AuthConfig>> {
+        self.0.borrow().clone()
+    }
+
+    /// Settings that never change.
+    #[cfg(test)]
+    pub fn fixed(config: AuthConfig) -> Self {
+        Self(watch::channel(Some(Arc::new(config))).1)
+    }
+}
+
+/// Follows the ConfigMap until `stop`; `ready` is met once it has been read. An update that cannot be used is logged and the last good
+/// settings stay.
+pub fn watch_config(client: Client, ready: Condition, stop: CancellationToken) -> ConfigState {
+    let (publish, state) = watch::channel(None);
+    ready.set_unmet(format!("ConfigMap {NAMESPACE}/{NAME} has not been read yet"));
+    tokio::spawn(async move {
+        let maps: Api<ConfigMap> = Api::namespaced(client, NAMESPACE);
+        let config = watcher::Config::default().fields(&format!("metadata.name={NAME}"));
+        let events = watcher(maps, config).default_backoff().take_until(stop.cancelled_owned());
+        let mut events = std::pin::pin!(events);
+        let mut has_seen_one = false;
+        while let Some(event) = events.next().await {
+            match event {
+                Ok(watcher::Event::Init) => has_seen_one = false,
+                Ok(watcher::Event::InitApply(map) | watcher::Event::Apply(map)) => {
+                    has_seen_one = true;
+                    take_in(&map, &publish, &ready);
+                }
+                Ok(watcher::Event::InitDone) if !has_seen_one && publish.borrow().is_none() => {
+                    let reason = format!("the aggregation layer is not configured in this cluster: ConfigMap {NAMESPACE}/{NAME} is missing");
+                    warn!("{reason}");
+                    ready.set_unmet(reason);
+                }
+                Ok(watcher::Event::InitDone) => {}
+                Ok(watcher::Event::Delete(_)) => warn!("ConfigMap {NAMESPACE}/{NAME} was deleted; the last settings stay in force"),
+                Err(error) => {
+                    let error = chain(&error).to_string();
+                    warn!(%error, "cannot watch ConfigMap {NAMESPACE}/{NAME}");
+                    if publish.borrow().is_none() {
+                        ready.set_unmet(format!("cannot read ConfigMap {NAMESPACE}/{NAME}: {error}"));
+                    }
+                }
+            }
+        }
+    });
+    ConfigState(state)
+}
+
+fn take_in(map: &ConfigMap, publish: &watch::Sender<Option<Arc<AuthConfig>>>, ready: &Condition) {
+    let empty = BTreeMap::new();
+    match AuthConfig::parse(map.data.as_ref().unwrap_or(&empty)) {
+        Ok(config) => {
+            if config.is_too_trusting() {
+                warn!(
+                    "client CA and request-header CA share an authority and requestheader-allowed-names is empty: \
+                     any holder of a client certificate can claim any identity; set --requestheader-allowed-names on the API server"
+                );
+            }
+            if config.front_proxy.is_some() {
+                ready.set_met();
+            } else {
+                ready.set_unmet(format!("the aggregation layer is not configured in this cluster: ConfigMap {NAMESPACE}/{NAME} has no {PROXY_CA}"));
+            }
+            info!(client_ca = config.client_ca.is_some(), front_proxy = config.front_proxy.is_some(), "authentication settings loaded");
+            publish.send_replace(Some(Arc::new(config)));
+        }
+        Err(error) => warn!(error = %chain(&error), "authentication settings refused, the last ones stay in force"),
+    }
+}

@@ -1,0 +1,237 @@
+//! Which groups, versions and metrics there are.
+//!
+//! Every document is made once, at the start, and does not depend on what is scraped: the API server judges by it whether this server is
+//! available, and an unavailable one delays the whole cluster. Series of engines can be asked for by their own names without being listed.
+
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use coppice_runtime::crypto;
+use coppice_signals::Metric;
+use serde_json::{Value, json};
+
+use crate::authz::Allowed;
+use crate::negotiate::{self, AggregatedVersion, DiscoveryForm};
+use crate::route::{GROUP, VERSION};
+use crate::status::Refusal;
+use crate::wanted;
+
+/// The documents.
+#[derive(Debug)]
+pub struct Discovery {
+    index: String,
+    groups: String,
+    group: String,
+    resources: String,
+    version: String,
+    aggregated: Aggregated,
+    aggregated_beta: Aggregated,
+}
+
+#[derive(Debug)]
+struct Aggregated {
+    body: String,
+    content_type: HeaderValue,
+    etag: HeaderValue,
+}
+
+/// Which document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Document {
+    /// The paths.
+    Index,
+    /// The groups, in the form that the client prefers.
+    Groups,
+    /// Our group.
+    Group,
+    /// Our metrics.
+    Resources,
+    /// This program's version.
+    Version,
+}
+
+/// The names that are listed: every metric with a name of its own.
+pub fn listed_metrics() -> Vec<String> {
+    let mut names: Vec<String> = Metric::all().iter().map(ToString::to_string).collect();
+    names.push(wanted::METRIC.to_owned());
+    names
+}
+
+impl Discovery {
+    /// Makes the documents.
+    pub fn new() -> Self {
+        let names = listed_metrics();
+        let version = json!({"groupVersion": format!("{GROUP}/{VERSION}"), "version": VERSION});
+        let group = json!({"name": GROUP, "versions": [version], "preferredVersion": version});
+        let resources: Vec<_> = names
+            .iter()
+            .map(|name| {
+                json!({"name": name, "singularName": "", "namespaced": true, "kind": "ExternalMetricValueList", "verbs": ["get"]})
+            })
+            .collect();
+        Self {
+            index: json!({"paths": [
+                "/apis", format!("/apis/{GROUP}"), format!("/apis/{GROUP}/{VERSION}"), "/healthz", "/livez", "/readyz", "/version",
+            ]})
+            .to_string(),
+            groups: json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": [group]}).to_string(),
+            group: with_kind("APIGroup", group).to_string(),
+            resources: json!({
+                "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": format!("{GROUP}/{VERSION}"), "resources": resources,
+            })
+            .to_string(),
+            version: json!({"program": env!("CARGO_PKG_NAME"), "version": env!("CARGO_PKG_VERSION")}).to_string(),
+            aggregated: Aggregated::new("v2", &names),
+            aggregated_beta: Aggregated::new("v2beta1", &names),
+        }
+    }
+
+    /// Answers with a document.
+    ///
+    /// # Errors
+    /// 406 when none of its forms is acceptable.
+    pub fn serve(&self, document: &Allowed<Document>, headers: &HeaderMap) -> Result<Response, Refusal> {
+        let body = match document.get() {
+            Document::Groups => match negotiate::discovery_form(headers).ok_or_else(Refusal::not_acceptable)? {
+                DiscoveryForm::Aggregated(AggregatedVersion::V2) => return Ok(self.aggregated.serve(headers)),
+                DiscoveryForm::Aggregated(AggregatedVersion::V2Beta1) => return Ok(self.aggregated_beta.serve(headers)),
+                DiscoveryForm::Groups => &self.groups,
+            },
+            Document::Index => &self.index,
+            Document::Group => &self.group,
+            Document::Resources => &self.resources,
+            Document::Version => &self.version,
+        };
+        if !negotiate::accepts_json(headers) {
+            return Err(Refusal::not_acceptable());
+        }
+        Ok(([(CONTENT_TYPE, "application/json"), (VARY, "Accept")], body.clone()).into_response())
+    }
+}
+
+impl Aggregated {
+    fn new(version: &str, names: &[String]) -> Self {
+        let resources: Vec<_> = names
+            .iter()
+            .map(|name| {
+                json!({
+                    "resource": name, "scope": "Namespaced", "singularResource": "", "verbs": ["get"],
+                    "responseKind": {"group": GROUP, "version": VERSION, "kind": "ExternalMetricValueList"},
+                })
+            })
+            .collect();
+        let body = json!({
+            "kind": "APIGroupDiscoveryList", "apiVersion": format!("apidiscovery.k8s.io/{version}"), "metadata": {},
+            "items": [{
+                "metadata": {"name": GROUP, "creationTimestamp": null},
+                "versions": [{"version": VERSION, "freshness": "Current", "resources": resources}],
+            }],
+        })
+        .to_string();
+        let value = |text: String| HeaderValue::try_from(text).expect("digits and names");
+        Self {
+            etag: value(format!("\"{}\"", crypto::hex(&crypto::sha256(&[body.as_bytes()])))),
+            content_type: value(format!("application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList")),
+            body,
+        }
+    }
+
+    fn serve(&self, headers: &HeaderMap) -> Response {
+        let is_known = headers
+            .get_all(IF_NONE_MATCH)
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|value| value.split(','))
+            .any(|tag| tag.trim() == "*" || tag.trim().as_bytes() == self.etag.as_bytes());
+        let mut response = if is_known {
+            StatusCode::NOT_MODIFIED.into_response()
+        } else {
+            let mut response = self.body.clone().into_response();
+            response.headers_mut().insert(CONTENT_TYPE, self.content_type.clone());
+            response
+        };
+        let headers = response.headers_mut();
+        headers.insert(ETAG, self.etag.clone());
+        headers.insert(VARY, HeaderValue::from_static("Accept"));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("public"));
+        response
+    }
+}
+
+fn with_kind(kind: &str, mut value: Value) -> Value {
+    value["kind"] = json!(kind);
+    value["apiVersion"] = json!("v1");
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::header::ACCEPT;
+    use http_body_util::BodyExt;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::{APIGroup, APIGroupList, APIResourceList};
+
+    use super::*;
+
+    async fn body(response: Response) -> Vec<u8> {
+        response.into_body().collect().await.unwrap().to_bytes().to_vec()
+    }
+
+    async fn fetch(document: Document) -> Vec<u8> {
+        body(Discovery::new().serve(&Allowed::for_tests(document), &HeaderMap::new()).unwrap()).await
+    }
+
+    fn accept(value: &'static str) -> HeaderMap {
+        HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(value))])
+    }
+
+    #[tokio::test]
+    async fn the_documents_are_what_clients_decode() {
+        let groups: APIGroupList = serde_json::from_slice(&fetch(Document::Groups).await).unwrap();
+        assert_eq!(groups.groups[0].name, GROUP);
+        let group: APIGroup = serde_json::from_slice(&fetch(Document::Group).await).unwrap();
+        assert_eq!(group.preferred_version.unwrap().version, VERSION);
+        let resources: APIResourceList = serde_json::from_slice(&fetch(Document::Resources).await).unwrap();
+        assert_eq!(resources.group_version, "external.metrics.k8s.io/v1beta1");
+        let names: Vec<_> = resources.resources.iter().map(|resource| resource.name.as_str()).collect();
+        assert!(names.contains(&"coppice_requests_waiting") && names.contains(&"coppice_wanted_replicas"));
+        for resource in &resources.resources {
+            assert!(resource.namespaced && resource.kind == "ExternalMetricValueList" && resource.verbs == ["get"]);
+            assert_eq!(resource.name, resource.name.to_lowercase());
+        }
+    }
+
+    #[tokio::test]
+    async fn aggregated_discovery_lists_the_same_metrics_and_is_known_by_its_tag() {
+        let discovery = Discovery::new();
+        let groups = Allowed::for_tests(Document::Groups);
+        let headers = accept("application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList");
+        let response = discovery.serve(&groups, &headers).unwrap();
+        assert_eq!(
+            response.headers()[CONTENT_TYPE],
+            "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+        );
+        assert_eq!(response.headers()[VARY], "Accept");
+        let etag = response.headers()[ETAG].clone();
+        let document: Value = serde_json::from_slice(&body(response).await).unwrap();
+        let resources = document["items"][0]["versions"][0]["resources"].as_array().unwrap();
+        assert_eq!(resources.len(), listed_metrics().len());
+        assert!(resources.iter().all(|resource| resource["responseKind"]["kind"] == "ExternalMetricValueList"));
+
+        let mut again = headers;
+        again.insert(IF_NONE_MATCH, etag);
+        let response = discovery.serve(&groups, &again).unwrap();
+        assert_eq!(response.status(), StatusCode::NOT_MODIFIED);
+        assert!(body(response).await.is_empty());
+    }
+
+    #[tokio::test]
+    async fn older_clusters_get_the_beta_form_and_others_a_refusal() {
+        let discovery = Discovery::new();
+        let groups = Allowed::for_tests(Document::Groups);
+        let headers = accept("application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList");
+        let document: Value = serde_json::from_slice(&body(discovery.serve(&groups, &headers).unwrap()).await).unwrap();
+        assert_eq!(document["apiVersion"], "apidiscovery.k8s.io/v2beta1");
+        let refusal = discovery.serve(&groups, &accept("text/html")).unwrap_err();
+        assert_eq!(refusal.code(), StatusCode::NOT_ACCEPTABLE);
+    }
+}

@@ -1,0 +1,258 @@
+//! Flags of the program, and what they mean together.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use coppice_runtime::admin::AdminArgs;
+use coppice_runtime::client::KubeArgs;
+use coppice_runtime::settings::{duration, positive_duration};
+use coppice_runtime::telemetry::LogArgs;
+use coppice_runtime::tls::TlsArgs;
+use coppice_signals::PodWatch;
+
+use crate::objects::{NAME, RightsFor, ServiceAddress};
+use crate::register::Registration;
+
+/// Serves metrics of inference servers to autoscalers
+#[derive(Debug, Clone, clap::Parser)]
+#[command(name = "coppice-adapter", version)]
+pub struct Arguments {
+    /// Logs.
+    #[command(flatten)]
+    pub log: LogArgs,
+    /// The cluster.
+    #[command(flatten)]
+    pub kube: KubeArgs,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Clone, clap::Subcommand)]
+pub enum Command {
+    /// Scrape pods and serve external.metrics.k8s.io
+    Serve(Box<ServeArgs>),
+    /// Print the Kubernetes objects that the adapter needs: rights, Service, APIService
+    Manifests(ManifestsArgs),
+    /// Ask the running adapter for a metric, and show how its value came about
+    Get(GetArgs),
+}
+
+/// Flags of `serve`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct ServeArgs {
+    /// Address of the HTTPS endpoint; port 0 takes a free one and logs it
+    #[arg(long, env = "COPPICE_BIND_ADDRESS", default_value = "0.0.0.0:6443", value_name = "ADDRESS:PORT")]
+    pub bind_address: SocketAddr,
+    /// Address of /metrics, /healthz and /readyz on plain HTTP.
+    #[command(flatten)]
+    pub admin: AdminArgs,
+    /// Certificate.
+    #[command(flatten)]
+    pub tls: TlsArgs,
+    /// Scraping.
+    #[command(flatten)]
+    pub scrape: ScrapeArgs,
+    /// Namespace of the scaler's Lease; without it the namespace of the pod or of the kubeconfig's context
+    #[arg(long, env = "COPPICE_SCALER_LEASE_NAMESPACE", value_name = "NAMESPACE")]
+    pub scaler_lease_namespace: Option<String>,
+    /// Whether callers without credentials go on to authorization; without it they are refused
+    #[arg(long, env = "COPPICE_ANONYMOUS", default_value_t = true, action = clap::ArgAction::Set, value_name = "BOOL")]
+    pub anonymous: bool,
+    /// Requests that are answered at a time; more are refused
+    #[arg(long, env = "COPPICE_MAX_REQUESTS", default_value_t = 400, value_parser = clap::value_parser!(u32).range(1..=100_000), value_name = "COUNT")]
+    pub max_requests: u32,
+    /// How long new connections are accepted after the program was told to end, until the API server has noticed
+    #[arg(long, env = "COPPICE_SHUTDOWN_DELAY", default_value = "0s", value_parser = duration, value_name = "DURATION")]
+    pub shutdown_delay: Duration,
+    /// The Service.
+    #[command(flatten)]
+    pub service: ServiceArgs,
+    /// Keep the APIService pointing at this process, with its certificate
+    #[arg(long, env = "COPPICE_REGISTER_APISERVICE")]
+    pub register_apiservice: bool,
+    /// Host under which the API server reaches this process when it runs outside the cluster: with --register-apiservice, a Service of
+    /// type ExternalName is kept for it
+    #[arg(long, env = "COPPICE_EXTERNAL_HOST", requires = "register_apiservice", value_name = "HOST")]
+    pub external_host: Option<String>,
+}
+
+/// Flags about scraping.
+#[derive(Debug, Clone, clap::Args)]
+pub struct ScrapeArgs {
+    /// Namespace whose pods are scraped; without it all namespaces
+    #[arg(long, env = "COPPICE_NAMESPACE", value_name = "NAMESPACE")]
+    pub namespace: Option<String>,
+    /// Label selector of the pods that are scraped; without it all pods that say where their metrics are
+    #[arg(long, env = "COPPICE_POD_SELECTOR", default_value = "", hide_default_value = true, value_name = "SELECTOR")]
+    pub pod_selector: String,
+    /// Time between two scrapes of one endpoint
+    #[arg(long, env = "COPPICE_SCRAPE_INTERVAL", default_value = "5s", value_parser = positive_duration, value_name = "DURATION")]
+    pub scrape_interval: Duration,
+    /// Time for one scrape
+    #[arg(long, env = "COPPICE_SCRAPE_TIMEOUT", default_value = "5s", value_parser = positive_duration, value_name = "DURATION")]
+    pub scrape_timeout: Duration,
+    /// Look-back of rates and quantiles
+    #[arg(long, env = "COPPICE_WINDOW", default_value = "60s", value_parser = positive_duration, value_name = "DURATION")]
+    pub window: Duration,
+    /// Age at which a sample no longer counts; without it three intervals or 30s, whichever is more
+    #[arg(long, env = "COPPICE_STALE_AFTER", value_parser = positive_duration, value_name = "DURATION")]
+    pub stale_after: Option<Duration>,
+    /// Share of the ready endpoints that must have a fresh value, 0 to 1
+    #[arg(long, env = "COPPICE_QUORUM", default_value_t = 0.8, value_name = "SHARE")]
+    pub quorum: f64,
+}
+
+/// Flags that name the adapter's Service.
+#[derive(Debug, Clone, clap::Args)]
+pub struct ServiceArgs {
+    /// Name of the Service that the APIService names
+    #[arg(long, env = "COPPICE_SERVICE_NAME", default_value = NAME, value_name = "NAME")]
+    pub service_name: String,
+    /// Its namespace; without it the namespace of the pod or of the kubeconfig's context
+    #[arg(long, env = "COPPICE_SERVICE_NAMESPACE", value_name = "NAMESPACE")]
+    pub service_namespace: Option<String>,
+    /// Its port; without it 443, or the port of --bind-address with --external-host
+    #[arg(long, env = "COPPICE_SERVICE_PORT", value_name = "PORT")]
+    pub service_port: Option<u16>,
+}
+
+/// Flags of `manifests`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct ManifestsArgs {
+    /// Namespace of the adapter
+    #[arg(long, default_value = "coppice-system", value_name = "NAMESPACE")]
+    pub namespace: String,
+    /// Service account of the adapter
+    #[arg(long, default_value = NAME, value_name = "NAME")]
+    pub service_account: String,
+    /// Name of the Service
+    #[arg(long, default_value = NAME, value_name = "NAME")]
+    pub service: String,
+    /// Port of the Service
+    #[arg(long, default_value_t = 443, value_name = "PORT")]
+    pub port: u16,
+    /// Port of the container behind the Service
+    #[arg(long, default_value_t = 6443, value_name = "PORT")]
+    pub target_port: u16,
+    /// Host of an adapter outside the cluster: the Service is of type ExternalName
+    #[arg(long, value_name = "HOST")]
+    pub external_host: Option<String>,
+    /// Certificates (PEM) that the API server should trust
+    #[arg(long, value_name = "FILE")]
+    pub ca_bundle_file: Option<std::path::PathBuf>,
+    /// Leave the APIService out and give the adapter the right to keep it itself (`serve --register-apiservice`)
+    #[arg(long)]
+    pub self_registering: bool,
+    /// Namespace of the scaler's Lease; without it the adapter's
+    #[arg(long, value_name = "NAMESPACE")]
+    pub scaler_lease_namespace: Option<String>,
+}
+
+/// Flags of `get`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct GetArgs {
+    /// The metric, such as coppice_requests_waiting or vllm:num_requests_waiting
+    pub metric: String,
+    /// Namespace of the endpoints; without it the one of the kubeconfig's context
+    #[arg(long, short, value_name = "NAMESPACE")]
+    pub namespace: Option<String>,
+    /// Label selector, as in an HPA
+    #[arg(long, short = 'l', default_value = "", hide_default_value = true, value_name = "SELECTOR")]
+    pub selector: String,
+    /// Print the answer as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl ScrapeArgs {
+    /// Settings of the collector.
+    pub fn settings(&self) -> coppice_signals::Settings {
+        coppice_signals::Settings {
+            interval: self.scrape_interval,
+            deadline: self.scrape_timeout,
+            window: self.window,
+            stale_after: self.stale_after,
+            quorum: self.quorum,
+            ..coppice_signals::Settings::default()
+        }
+    }
+
+    /// Which pods to watch.
+    pub fn pods(&self) -> PodWatch {
+        PodWatch { namespace: self.namespace.clone(), label_selector: self.pod_selector.clone() }
+    }
+}
+
+impl ServeArgs {
+    /// The Service's address, when the endpoint listens on `bound`.
+    pub fn address(&self, default_namespace: &str, bound: SocketAddr) -> ServiceAddress {
+        let default_port = if self.external_host.is_some() { bound.port() } else { 443 };
+        ServiceAddress {
+            namespace: self.service.service_namespace.clone().unwrap_or_else(|| default_namespace.to_owned()),
+            name: self.service.service_name.clone(),
+            port: self.service.service_port.unwrap_or(default_port),
+        }
+    }
+
+    /// What to register, if anything.
+    pub fn registration(&self, address: &ServiceAddress) -> Option<Registration> {
+        self.register_apiservice
+            .then(|| Registration { address: address.clone(), external_host: self.external_host.clone() })
+    }
+}
+
+impl ManifestsArgs {
+    /// The Service's address.
+    pub fn address(&self) -> ServiceAddress {
+        ServiceAddress { namespace: self.namespace.clone(), name: self.service.clone(), port: self.port }
+    }
+
+    /// What the rights are for.
+    pub fn rights(&self) -> RightsFor {
+        RightsFor {
+            namespace: self.namespace.clone(),
+            service_account: self.service_account.clone(),
+            lease_namespace: self.scaler_lease_namespace.clone().unwrap_or_else(|| self.namespace.clone()),
+            registers: self.self_registering,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, Parser};
+
+    use super::*;
+
+    fn serve(arguments: &[&str]) -> ServeArgs {
+        let parsed = Arguments::try_parse_from(["coppice-adapter", "serve"].iter().chain(arguments)).expect("valid");
+        match parsed.command {
+            Command::Serve(serve) => *serve,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_flags_are_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn an_adapter_outside_the_cluster_is_reached_at_its_own_port() {
+        let bound = "127.0.0.1:7443".parse().unwrap();
+        assert_eq!(serve(&[]).address("system", bound).port, 443);
+        let outside = serve(&["--register-apiservice", "--external-host", "localhost"]);
+        let address = outside.address("system", bound);
+        assert_eq!(address, ServiceAddress { namespace: "system".into(), name: NAME.into(), port: 7443 });
+        assert_eq!(outside.registration(&address).unwrap().external_host.as_deref(), Some("localhost"));
+        assert_eq!(serve(&[]).registration(&address), None);
+    }
+
+    #[test]
+    fn defaults_make_a_collector_that_works() {
+        assert_eq!(serve(&[]).scrape.settings(), coppice_signals::Settings::default());
+        assert!(Arguments::try_parse_from(["coppice-adapter", "serve", "--external-host", "localhost"]).is_err());
+    }
+}
