@@ -3,6 +3,8 @@
 // It behaves as the program named by its first argument, so one link step and one file serve the whole testbed:
 //
 //	controlplane kube-apiserver --etcd-servers=…
+//
+// "controlplane supervise" starts and ends processes for the testbed; see supervise.go.
 package main
 
 import (
@@ -21,7 +23,7 @@ import (
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
 )
 
-const usage = "usage: controlplane etcd|kube-apiserver|kube-controller-manager|kube-scheduler|kubectl|version [arguments]"
+const usage = "usage: controlplane etcd|kube-apiserver|kube-controller-manager|kube-scheduler|kubectl|supervise|version [arguments]"
 
 func main() {
 	if len(os.Args) < 2 {
@@ -44,6 +46,8 @@ func main() {
 			fmt.Fprintln(os.Stderr, "error:", err)
 			os.Exit(1)
 		}
+	case "supervise":
+		os.Exit(supervise())
 	case "version":
 		fmt.Println(version.Get().GitVersion)
 	default:
