@@ -1,0 +1,242 @@
+//! One PodCliqueSet: which replicas exist, and which one may change.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use crate::hash::TemplateHash;
+use crate::ids::ReplicaIndex;
+use crate::status::Progress;
+use crate::status::summary::{Share, Summary};
+use crate::template::{SetTemplate, Strategy};
+
+/// What the set's status said before.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Before {
+    /// The last update.
+    pub progress: Option<Progress>,
+    /// The digest the set was going to.
+    pub current: Option<TemplateHash>,
+    /// The replica that was being updated, and since when.
+    pub updating: Option<(ReplicaIndex, Timestamp)>,
+}
+
+/// What should be, for the set as a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Replicas `0..replicas` should exist.
+    pub replicas: u32,
+    /// Replicas that exist and should not, ascending.
+    pub remove: Vec<ReplicaIndex>,
+    /// The one replica whose pods may change to a new template now, and since when.
+    pub updating: Option<(ReplicaIndex, Timestamp)>,
+    /// The set's counts.
+    pub status: SetStatus,
+}
+
+/// Counts over all replicas.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SetStatus {
+    /// Replicas that should exist.
+    pub replicas: u32,
+    /// Of these: available.
+    pub available: u32,
+    /// Of these: available in the present template.
+    pub updated: u32,
+    /// Standalone cliques in the present template.
+    pub cliques: Share,
+    /// Groups in the present template.
+    pub groups: Share,
+    /// The update that runs, or the last one.
+    pub progress: Option<Progress>,
+}
+
+/// Plans the set. `summaries` holds every replica of which something exists.
+///
+/// Under [`Strategy::RollingRecreate`] one replica at a time changes; it keeps its turn until it is available in the new
+/// template. Next come replicas with nothing bound (they lose nothing), then those in breach, then by index.
+#[must_use]
+pub fn plan(
+    template: &SetTemplate,
+    replicas: u32,
+    summaries: &BTreeMap<ReplicaIndex, Summary>,
+    before: &Before,
+    now: Timestamp,
+) -> Plan {
+    let wanted = || summaries.range(..replicas);
+    let updating = updating(template, wanted(), before, now);
+    let all_new = updating.is_none() && wanted().all(|(_, summary)| !summary.is_old);
+    let add = |total: Share, part: Share| Share {
+        done: total.done + part.done,
+        total: total.total + part.total,
+    };
+    let number = |holds: fn(&Summary) -> bool| {
+        crate::observed::count(wanted().filter(|(_, summary)| holds(summary)))
+    };
+    Plan {
+        replicas,
+        remove: summaries
+            .range(replicas..)
+            .map(|(index, _)| *index)
+            .collect(),
+        updating,
+        status: SetStatus {
+            replicas,
+            available: number(|summary| summary.is_available),
+            updated: number(|summary| summary.is_updated),
+            cliques: wanted()
+                .map(|(_, summary)| summary.cliques)
+                .fold(Share::default(), add),
+            groups: wanted()
+                .map(|(_, summary)| summary.groups)
+                .fold(Share::default(), add),
+            progress: progress(template, before, all_new, now),
+        },
+    }
+}
+
+fn updating<'a>(
+    template: &SetTemplate,
+    wanted: impl Iterator<Item = (&'a ReplicaIndex, &'a Summary)>,
+    before: &Before,
+    now: Timestamp,
+) -> Option<(ReplicaIndex, Timestamp)> {
+    if template.strategy() == Strategy::OnDelete {
+        return None;
+    }
+    let unfinished: BTreeMap<ReplicaIndex, &Summary> =
+        wanted.map(|(index, summary)| (*index, summary)).collect();
+    if let Some((index, since)) = before.updating {
+        let is_done = unfinished
+            .get(&index)
+            .is_none_or(|summary| summary.is_updated && !summary.is_old);
+        if !is_done {
+            return Some((index, since));
+        }
+    }
+    let old = unfinished.into_iter().filter(|(_, summary)| summary.is_old);
+    let next =
+        old.min_by_key(|(index, summary)| (summary.has_scheduled, !summary.is_breached, *index));
+    next.map(|(index, _)| (index, now))
+}
+
+fn progress(
+    template: &SetTemplate,
+    before: &Before,
+    all_new: bool,
+    now: Timestamp,
+) -> Option<Progress> {
+    let target = template.hash();
+    match (&before.current, &before.progress) {
+        (None, _) => None,
+        (Some(current), Some(running)) if current == target && running.set_hash == *target => {
+            let mut running = running.clone();
+            if running.runs() && all_new {
+                running.ended = Some(now);
+            }
+            Some(running)
+        }
+        (Some(current), earlier) if current == target => earlier.clone(),
+        (Some(_), _) => Some(Progress {
+            started: now,
+            ended: (template.strategy() == Strategy::OnDelete).then_some(now),
+            set_hash: target.clone(),
+            template_hash: target.clone(),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pods::fixtures::now;
+    use crate::template::Startup;
+    use crate::template::fixtures::wl2;
+
+    fn summary(is_old: bool) -> Summary {
+        Summary {
+            is_available: true,
+            is_updated: !is_old,
+            is_old,
+            has_scheduled: true,
+            ..Summary::default()
+        }
+    }
+
+    #[test]
+    fn replicas_above_the_number_are_removed() {
+        let summaries = [
+            (0, summary(false)),
+            (2, summary(false)),
+            (3, summary(false)),
+        ]
+        .into();
+        let plan = plan(
+            &wl2(Startup::AnyOrder),
+            2,
+            &summaries,
+            &Before::default(),
+            now(),
+        );
+        assert_eq!(
+            (plan.remove, plan.updating, plan.status.available),
+            (vec![2, 3], None, 1)
+        );
+    }
+
+    #[test]
+    fn one_replica_at_a_time_idle_and_broken_ones_first() {
+        let template = wl2(Startup::AnyOrder);
+        let mut summaries: BTreeMap<_, _> = (0..4).map(|index| (index, summary(true))).collect();
+        summaries.get_mut(&3).unwrap().has_scheduled = false;
+        summaries.get_mut(&2).unwrap().is_breached = true;
+        let mut before = Before::default();
+        let mut turns = Vec::new();
+        while let Some((index, since)) = plan(&template, 4, &summaries, &before, now()).updating {
+            turns.push(index);
+            before.updating = Some((index, since));
+            // Half-way: no pod is old any more, but not all are ready.
+            summaries.insert(
+                index,
+                Summary {
+                    is_available: false,
+                    is_updated: false,
+                    ..summary(false)
+                },
+            );
+            assert_eq!(
+                plan(&template, 4, &summaries, &before, now()).updating,
+                Some((index, since))
+            );
+            summaries.insert(index, summary(false));
+        }
+        assert_eq!(turns, [3, 2, 0, 1]);
+    }
+
+    #[test]
+    fn progress_begins_with_a_new_digest_and_ends_with_the_last_replica() {
+        let template = wl2(Startup::AnyOrder);
+        let mut summaries: BTreeMap<_, _> = [(0, summary(true))].into();
+        let mut before = Before::default();
+        assert_eq!(
+            plan(&template, 1, &summaries, &before, now())
+                .status
+                .progress,
+            None
+        );
+        before.current = Some(TemplateHash::of("earlier"));
+        let begun = plan(&template, 1, &summaries, &before, now());
+        assert!(begun.status.progress.as_ref().unwrap().runs());
+        before.current = Some(template.hash().clone());
+        before.progress = begun.status.progress;
+        before.updating = begun.updating;
+        summaries.insert(0, summary(false));
+        assert!(
+            !plan(&template, 1, &summaries, &before, now())
+                .status
+                .progress
+                .unwrap()
+                .runs()
+        );
+    }
+}
