@@ -53,7 +53,7 @@ fn chat(bencher: Bencher<'_, '_>) {
 
 #[divan::bench(name = "requests: reasoning, 500 in, 8000 out, jumped")]
 fn reasoning(bencher: Bencher<'_, '_>) {
-    let arrivals = arrivals(4_000, Duration::from_millis(800), 500, 8000);
+    let arrivals = arrivals(4_000, Duration::from_millis(2500), 500, 8000);
     bencher
         .counter(ItemsCount::new(arrivals.len()))
         .bench(|| run(Detail::Milestones, &arrivals));

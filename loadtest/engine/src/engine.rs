@@ -345,11 +345,14 @@ impl Engine {
             Work::Mixed(step) => step.batch.retain(|scheduled| scheduled.key != key),
             Work::Decode(stretch) => {
                 self.settle(stretch, 1);
-                stretch.end_with_this_step();
                 let position = self.running.iter().position(|other| *other == key);
-                if position.is_some_and(|position| position < stretch.members) {
-                    stretch.members -= 1;
+                if position.is_some_and(|position| position < stretch.members()) {
+                    let start = stretch.start();
+                    stretch
+                        .gaps
+                        .remove(&self.sequences[key], start, stretch.done);
                 }
+                stretch.end_with_this_step();
             }
         }
         self.running.retain(|other| *other != key);
@@ -420,27 +423,21 @@ impl Engine {
             return;
         }
         let from = stretch.done + 1;
-        let members = stretch.members as u64;
+        let members = stretch.members() as u64;
         let progression = stretch.progression();
         let statistics = &mut self.statistics;
         statistics.generation_tokens += members * (reached - stretch.done);
         if from == 1 {
-            let (mut regular, mut firsts) = (0, 0);
-            for key in &self.running[..stretch.members] {
-                let sequence = &self.sequences[*key];
-                if sequence.generated == 0 {
-                    firsts += 1;
-                } else if sequence.last_token == stretch.start() {
-                    regular += 1;
-                } else {
-                    let gap = stretch.end_of(1) - sequence.last_token;
-                    statistics.inter_token_latency.observe(gap.as_secs_f64());
-                }
+            for last_token in &stretch.gaps.late {
+                let gap = stretch.end_of(1) - *last_token;
+                statistics.inter_token_latency.observe(gap.as_secs_f64());
             }
             statistics
                 .inter_token_latency
-                .observe_times(progression.first, regular);
-            statistics.step_tokens.observe((members + firsts) as f64);
+                .observe_times(progression.first, stretch.gaps.regular as u64);
+            statistics
+                .step_tokens
+                .observe((members + stretch.gaps.first as u64) as f64);
         }
         let further = from.max(2);
         if further <= reached {
@@ -457,7 +454,7 @@ impl Engine {
         if self.settings.detail == Detail::Tokens {
             for step in from..=reached.min(stop - 1) {
                 let at = stretch.end_of(step);
-                for key in &self.running[..stretch.members] {
+                for key in &self.running[..stretch.members()] {
                     let request = self.sequences[*key].id;
                     events.push(Event {
                         at,
@@ -476,7 +473,7 @@ impl Engine {
             .expect("a stretch ends with its shortest sequence");
         let at = stretch.end_of(stretch.done);
         let mut taken = 0;
-        for key in &self.running[..stretch.members] {
+        for key in &self.running[..stretch.members()] {
             let sequence = &mut self.sequences[*key];
             sequence.computed += steps;
             sequence.generated += steps;
@@ -496,13 +493,16 @@ impl Engine {
     fn end_stretch(&mut self, stretch: &mut Stretch, events: &mut Vec<Event>) {
         self.settle(stretch, 0);
         let at = stretch.end_of(stretch.done);
-        let mut ended = false;
-        for index in 0..stretch.members {
-            let key = self.running[index];
-            ended |= self.sequences[key].remaining() == 0;
-            self.report_token(key, at, events);
+        // Only a stretch of one step brings first tokens.
+        if self.settings.detail == Detail::Tokens || stretch.gaps.first > 0 {
+            for index in 0..stretch.members() {
+                self.report_token(self.running[index], at, events);
+            }
         }
-        if ended {
+        if self.running[..stretch.members()]
+            .iter()
+            .any(|key| self.sequences[*key].remaining() == 0)
+        {
             self.finish_ended(at, events);
         }
     }

@@ -6,21 +6,62 @@ use crate::BLOCK_TOKENS;
 use crate::blocks::{Growth, blocks_of};
 use crate::engine::{Engine, Mixed, Scheduled, Work};
 use crate::event::{Event, EventKind};
-use crate::sequence::{Key, Phase};
+use crate::noise::Noise;
+use crate::sequence::{Key, Phase, Sequence};
 use crate::step::{Chunk, Progression};
-use crate::stretch::{Stretch, nanoseconds};
+use crate::stretch::{Gaps, Stretch, nanoseconds};
 
 /// A step being put together.
 struct Draft {
+    at: Duration,
     budget: u32,
     batch: Vec<Scheduled>,
+    chunks: Vec<Chunk>,
+    decoding: u32,
+    kv_tokens: u64,
+    gaps: Gaps,
+    /// Steps until the first member has made all its tokens, or, where it has none yet, its first one.
+    shortest: u32,
+    growth: Growth,
     preempted: bool,
 }
 
 impl Draft {
-    fn add(&mut self, key: Key, tokens: u32) {
+    fn new(at: Duration, budget: u32, capacity: usize) -> Self {
+        Self {
+            at,
+            budget,
+            batch: Vec::with_capacity(capacity),
+            chunks: Vec::new(),
+            decoding: 0,
+            kv_tokens: 0,
+            gaps: Gaps::default(),
+            shortest: u32::MAX,
+            growth: Growth::default(),
+            preempted: false,
+        }
+    }
+
+    fn add(&mut self, key: Key, sequence: &Sequence, tokens: u32) {
         self.budget -= tokens;
         self.batch.push(Scheduled { key, tokens });
+        if sequence.to_compute() > 1 {
+            self.chunks.push(Chunk {
+                tokens,
+                behind: sequence.computed,
+            });
+            return;
+        }
+        let total = sequence.total();
+        self.decoding += 1;
+        self.kv_tokens += u64::from(total);
+        self.gaps.add(sequence, self.at);
+        self.shortest = self.shortest.min(if sequence.generated == 0 {
+            1
+        } else {
+            sequence.remaining()
+        });
+        self.growth.add(total);
     }
 }
 
@@ -29,17 +70,14 @@ impl Engine {
     pub(crate) fn schedule(&mut self, at: Duration, events: &mut Vec<Event>) {
         self.replan = false;
         self.take_what_is_due(at, events);
-        let mut draft = Draft {
-            budget: self.settings.max_num_batched_tokens,
-            batch: Vec::with_capacity(self.running.len() + 1),
-            preempted: false,
-        };
-        self.serve_running(&mut draft, at, events);
+        let budget = self.settings.max_num_batched_tokens;
+        let mut draft = Draft::new(at, budget, self.running.len() + 1);
+        self.serve_running(&mut draft, events);
         // Where a lone sequence threw itself out, the step would be empty: it is the next one that admits.
         if !draft.preempted || draft.batch.is_empty() {
-            self.admit(&mut draft, at);
+            self.admit(&mut draft);
         }
-        self.work = self.begin(draft, at);
+        self.work = self.begin(draft);
     }
 
     fn take_what_is_due(&mut self, at: Duration, events: &mut Vec<Event>) {
@@ -65,7 +103,7 @@ impl Engine {
     }
 
     /// Gives the running sequences their tokens in order of admission; where blocks are short, the last ones make room.
-    fn serve_running(&mut self, draft: &mut Draft, at: Duration, events: &mut Vec<Event>) {
+    fn serve_running(&mut self, draft: &mut Draft, events: &mut Vec<Event>) {
         let mut index = 0;
         while index < self.running.len() && draft.budget > 0 {
             let key = self.running[index];
@@ -75,13 +113,13 @@ impl Engine {
                     .running
                     .pop()
                     .expect("the sequence that asks is running");
-                self.preempt(victim, at, events);
+                self.preempt(victim, draft.at, events);
                 draft.preempted = true;
                 if victim == key {
                     return;
                 }
             }
-            draft.add(key, tokens);
+            draft.add(key, &self.sequences[key], tokens);
             index += 1;
         }
     }
@@ -116,14 +154,14 @@ impl Engine {
     }
 
     /// Admits in order of arrival, those whose KV has come first, until budget, sequences or blocks run out.
-    fn admit(&mut self, draft: &mut Draft, at: Duration) {
+    fn admit(&mut self, draft: &mut Draft) {
         while draft.budget > 0 && self.running.len() < self.settings.max_num_seqs as usize {
             let fetched = self.queue.fetched.front().copied();
             let Some(key) = fetched.or_else(|| self.queue.waiting.front().copied()) else {
                 return;
             };
             if fetched.is_none() && self.sequences[key].request.remote_tokens > 0 {
-                if !self.start_fetching(key, at) {
+                if !self.start_fetching(key, draft.at) {
                     return;
                 }
                 continue;
@@ -147,8 +185,8 @@ impl Engine {
             } else {
                 self.queue.waiting.pop_front();
             }
-            self.join(key, at);
-            draft.add(key, tokens);
+            self.join(key, draft.at);
+            draft.add(key, &self.sequences[key], tokens);
         }
     }
 
@@ -208,31 +246,27 @@ impl Engine {
     }
 
     /// Starts the drafted step: a stretch when no prompt chunk is in it.
-    fn begin(&mut self, draft: Draft, at: Duration) -> Work {
-        if draft.batch.is_empty() {
+    fn begin(&mut self, draft: Draft) -> Work {
+        let Draft {
+            at,
+            batch,
+            chunks,
+            decoding,
+            kv_tokens,
+            gaps,
+            shortest,
+            growth,
+            ..
+        } = draft;
+        if batch.is_empty() {
             return Work::Idle;
         }
-        let mut chunks = Vec::new();
-        let mut decoding = 0_u32;
-        let mut kv_tokens = 0_u64;
-        for Scheduled { key, tokens } in &draft.batch {
-            let sequence = &self.sequences[*key];
-            if sequence.to_compute() == 1 {
-                decoding += 1;
-                kv_tokens += u64::from(sequence.total());
-            } else {
-                chunks.push(Chunk {
-                    tokens: *tokens,
-                    behind: sequence.computed,
-                });
-            }
-        }
-        let factor = self.noise.as_mut().map(crate::noise::Noise::factor);
+        let factor = self.noise.as_mut().map(Noise::factor);
         if !chunks.is_empty() {
             let seconds = self.model.mixed(decoding, kv_tokens, &chunks) * factor.unwrap_or(1.0);
             return Work::Mixed(Mixed {
                 end: at + nanoseconds(seconds),
-                batch: draft.batch,
+                batch,
             });
         }
         let mut progression = self.model.decode(decoding, kv_tokens);
@@ -243,31 +277,12 @@ impl Engine {
             };
         }
         // After a step that admitted nobody because it threw one out, admission is tried again.
-        let single = factor.is_some() || draft.preempted;
-        let (limit, growth) = self.how_long(&draft.batch, single);
-        Work::Decode(Stretch::new(
-            at,
-            progression,
-            draft.batch.len(),
-            limit,
-            growth,
-        ))
-    }
-
-    /// The step after which this batch changes by itself: an end, a first token, or a block that is missing.
-    fn how_long(&self, batch: &[Scheduled], single: bool) -> (u64, Growth) {
-        let mut limit = if single { 1 } else { u64::MAX };
-        let mut growth = Growth::default();
-        for Scheduled { key, .. } in batch {
-            let sequence = &self.sequences[*key];
-            let next = if sequence.generated == 0 {
-                1
-            } else {
-                sequence.remaining()
-            };
-            limit = limit.min(u64::from(next));
-            growth.add(sequence.total());
-        }
-        (growth.last_step_within(self.pool.free(), limit), growth)
+        let until_change = if factor.is_some() || draft.preempted {
+            1
+        } else {
+            u64::from(shortest)
+        };
+        let limit = growth.last_step_within(self.pool.free(), until_change);
+        Work::Decode(Stretch::new(at, progression, gaps, limit, growth))
     }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::blocks::Growth;
 use crate::histogram::floor_to_u64;
+use crate::sequence::Sequence;
 use crate::step::Progression;
 
 /// Steps of an unchanging batch without prompt chunks.
@@ -14,8 +15,8 @@ use crate::step::Progression;
 pub(crate) struct Stretch {
     start: Duration,
     progression: Progression,
-    /// Sequences in the steps: the first so many running ones.
-    pub(crate) members: usize,
+    /// Its members, by the gap to their first token in it.
+    pub(crate) gaps: Gaps,
     /// The step after which something has to be decided anew, `1..`.
     pub(crate) limit: u64,
     /// Steps that have ended.
@@ -32,20 +33,25 @@ impl Stretch {
     pub(crate) fn new(
         start: Duration,
         progression: Progression,
-        members: usize,
+        gaps: Gaps,
         limit: u64,
         growth: Growth,
     ) -> Self {
         Self {
             start,
             progression,
-            members,
+            gaps,
             limit,
             done: 0,
             settled: 0,
             growth,
             taken: 0,
         }
+    }
+
+    /// How many sequences are in the steps: the first so many running ones.
+    pub(crate) fn members(&self) -> usize {
+        self.gaps.members()
     }
 
     pub(crate) fn start(&self) -> Duration {
@@ -113,6 +119,54 @@ impl Stretch {
     }
 }
 
+/// The members of a stretch, by what its first step means for their gaps between tokens.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Gaps {
+    /// They made a token in the step before.
+    pub(crate) regular: usize,
+    /// They make their first token.
+    pub(crate) first: usize,
+    /// They made their latest token earlier, at these times.
+    pub(crate) late: Vec<Duration>,
+}
+
+impl Gaps {
+    pub(crate) fn add(&mut self, sequence: &Sequence, start: Duration) {
+        if sequence.generated == 0 {
+            self.first += 1;
+        } else if sequence.last_token == start {
+            self.regular += 1;
+        } else {
+            self.late.push(sequence.last_token);
+        }
+    }
+
+    /// Takes out a member that leaves after `done` steps; after the first step all are alike.
+    pub(crate) fn remove(&mut self, sequence: &Sequence, start: Duration, done: u64) {
+        if done > 0 {
+            *self = Self {
+                regular: self.members() - 1,
+                first: 0,
+                late: Vec::new(),
+            };
+        } else if sequence.generated == 0 {
+            self.first -= 1;
+        } else if sequence.last_token == start {
+            self.regular -= 1;
+        } else if let Some(position) = self
+            .late
+            .iter()
+            .position(|time| *time == sequence.last_token)
+        {
+            self.late.swap_remove(position);
+        }
+    }
+
+    pub(crate) fn members(&self) -> usize {
+        self.regular + self.first + self.late.len()
+    }
+}
+
 /// A time in whole nanoseconds.
 pub(crate) fn nanoseconds(seconds: f64) -> Duration {
     Duration::from_nanos(floor_to_u64(seconds * 1e9 + 0.5))
@@ -124,6 +178,16 @@ mod tests {
 
     use super::*;
 
+    fn stretch(start: Duration, progression: Progression) -> Stretch {
+        Stretch::new(
+            start,
+            progression,
+            Gaps::default(),
+            1_000_000_000,
+            Growth::default(),
+        )
+    }
+
     proptest! {
         #[test]
         fn steps_by_a_time_are_those_that_have_ended(
@@ -133,7 +197,7 @@ mod tests {
         ) {
             let start = Duration::from_secs(5);
             let progression = Progression { first, increment };
-            let stretch = Stretch::new(start, progression, 1, 1_000_000_000, Growth::default());
+            let stretch = stretch(start, progression);
             let time = start + Duration::from_nanos(elapsed);
             let steps = stretch.steps_by(time);
             prop_assert!(stretch.end_of(steps) <= time && stretch.end_of(steps + 1) > time);
@@ -146,7 +210,7 @@ mod tests {
             after in 0..10_000_000_000_u64,
         ) {
             let progression = Progression { first, increment };
-            let stretch = Stretch::new(Duration::from_secs(1), progression, 1, 1_000_000_000, Growth::default());
+            let stretch = stretch(Duration::from_secs(1), progression);
             let trigger = Duration::from_secs(1) + Duration::from_nanos(after);
             let stop = stretch.stop_for(Some(trigger));
             prop_assert!(stretch.end_of(stop) >= trigger);
