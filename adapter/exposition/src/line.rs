@@ -209,6 +209,7 @@ impl<'t> Cursor<'t> {
         let count = labels.len();
         let value = self.number(Problem::NoValue, Problem::Value)?;
         let timestamp = self.timestamp()?;
+        self.skip_blanks();
         let exemplar = match self.peek() {
             Some(b'#') => Some(self.exemplar(labels, limits)?),
             _ => None,

@@ -139,12 +139,12 @@ fn each_malformed_line_is_described_with_its_place() {
     assert_eq!(
         problems,
         [
-            "line 4, column 53: not a number",
-            "line 5, column 51: the quoted string does not end",
+            "line 4, column 54: not a number",
+            "line 5, column 49: the quoted string does not end",
             "line 6, column 38: ',' or '}' expected after the label",
             "line 7, column 34: a quoted string expected",
             "line 8, column 53: a value expected",
-            "line 9, column 58: the end of the line expected",
+            "line 9, column 59: the end of the line expected",
             "line 10, column 1: not a metric name",
             "line 11, column 1: not a metric name",
         ]
