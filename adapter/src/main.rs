@@ -9,6 +9,8 @@ mod authn;
 mod authz;
 mod cache;
 mod discovery;
+#[cfg(test)]
+mod fixtures;
 mod get;
 mod manifests;
 mod metrics;

@@ -147,6 +147,12 @@ impl ConfigState {
     pub fn fixed(config: AuthConfig) -> Self {
         Self(watch::channel(Some(Arc::new(config))).1)
     }
+
+    /// Settings that have not been read.
+    #[cfg(test)]
+    pub fn unknown() -> Self {
+        Self(watch::channel(None).1)
+    }
 }
 
 /// Follows the ConfigMap until `stop`; `ready` is met once it has been read. An update that cannot be used is logged and the last good

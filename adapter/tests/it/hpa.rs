@@ -1,0 +1,131 @@
+//! The real HPA on the adapter's metrics: it follows, and it holds whenever there is nothing to be trusted.
+
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use coppice_testbed::wait;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
+use kube::Api;
+use serde_json::json;
+
+use crate::world::{Engine, LIMIT, World};
+
+/// Several looks of the HPA controller, which looks every two seconds here.
+const HOLD: Duration = Duration::from_secs(9);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_hpa_follows_the_queue_and_holds_when_it_cannot_be_measured() -> anyhow::Result<()> {
+    let world = World::start().await?;
+    let adapter = world.adapter().await?;
+    let namespace = world.cluster.namespace("hpa").await?;
+    let engine = Engine::start(37).await?;
+    engine.pod(&world.client, &namespace, "engine").await?;
+    coppice_testbed::apply(&world.client, &objects(), &namespace).await?;
+    let scaled = Scaled {
+        deployments: Api::namespaced(world.client.clone(), &namespace),
+        autoscalers: Api::namespaced(world.client.clone(), &namespace),
+    };
+
+    scaled.reaches(8, "37 waiting at 5 each").await?;
+    engine.set_waiting(14);
+    scaled.reaches(3, "14 waiting at 5 each").await?;
+
+    // Frozen: the engine is there and does not answer. What it would say is zero.
+    engine.freeze(true);
+    engine.set_waiting(0);
+    let message = scaled.cannot_measure().await?;
+    ensure!(message.contains("coppice_requests_waiting") && message.contains("endpoints have a value"), "{message}");
+    scaled.holds(3).await?;
+    engine.set_waiting(21);
+    engine.freeze(false);
+    scaled.reaches(5, "21 waiting at 5 each").await?;
+
+    // The adapter is gone altogether.
+    adapter.stop().await?;
+    engine.set_waiting(0);
+    scaled.cannot_measure().await?;
+    scaled.holds(5).await?;
+
+    // A zero that was measured is believed.
+    let _adapter = world.adapter().await?;
+    scaled.reaches(1, "nothing waiting").await
+}
+
+struct Scaled {
+    deployments: Api<Deployment>,
+    autoscalers: Api<HorizontalPodAutoscaler>,
+}
+
+impl Scaled {
+    async fn replicas(&self) -> anyhow::Result<i32> {
+        self.deployments.get("engines").await?.spec.and_then(|spec| spec.replicas).context("replicas")
+    }
+
+    async fn reaches(&self, replicas: i32, why: &str) -> anyhow::Result<()> {
+        wait::until(LIMIT, &format!("{replicas} replicas: {why}"), || async {
+            let seen = self.replicas().await?;
+            ensure!(seen == replicas, "{seen} replicas, {:?}", self.conditions().await);
+            Ok::<_, anyhow::Error>(())
+        })
+        .await?;
+        Ok(())
+    }
+
+    async fn holds(&self, replicas: i32) -> anyhow::Result<()> {
+        wait::holds(HOLD, &format!("{replicas} replicas"), || async {
+            let seen = self.replicas().await?;
+            ensure!(seen == replicas, "{seen} replicas");
+            Ok::<_, anyhow::Error>(())
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// Waits until the HPA says that it has no metric; returns its message.
+    async fn cannot_measure(&self) -> anyhow::Result<String> {
+        let message = wait::until(LIMIT, "ScalingActive=False", || async {
+            let conditions = self.conditions().await?;
+            let active = conditions.iter().find(|(type_, ..)| type_ == "ScalingActive").context("ScalingActive")?;
+            ensure!(active.1 == "FailedGetExternalMetric", "{active:?}");
+            Ok::<_, anyhow::Error>(active.2.clone())
+        });
+        Ok(message.await?)
+    }
+
+    /// Type, reason and message of each condition.
+    async fn conditions(&self) -> anyhow::Result<Vec<(String, String, String)>> {
+        let status = self.autoscalers.get("engines").await?.status.unwrap_or_default();
+        let conditions = status.conditions.unwrap_or_default().into_iter();
+        Ok(conditions
+            .map(|condition| (condition.type_, condition.reason.unwrap_or_default(), condition.message.unwrap_or_default()))
+            .collect())
+    }
+}
+
+/// A Deployment whose pods nobody runs, and its HPA. What is scaled does not have to be what is measured.
+fn objects() -> String {
+    let deployment = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "engines"},
+        "spec": {
+            "replicas": 1, "selector": {"matchLabels": {"scaled": "yes"}},
+            "template": {
+                "metadata": {"labels": {"scaled": "yes"}},
+                "spec": {"schedulerName": "nobody", "containers": [{"name": "engine", "image": "engine"}]},
+            },
+        },
+    });
+    let no_wait = json!({"stabilizationWindowSeconds": 0, "policies": [{"type": "Pods", "value": 100, "periodSeconds": 1}]});
+    let autoscaler = json!({
+        "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "engines"},
+        "spec": {
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "engines"},
+            "minReplicas": 1, "maxReplicas": 20, "behavior": {"scaleUp": no_wait, "scaleDown": no_wait},
+            "metrics": [{"type": "External", "external": {
+                "metric": {"name": "coppice_requests_waiting", "selector": {"matchLabels": {"app": "engine"}}},
+                "target": {"type": "AverageValue", "averageValue": "5"},
+            }}],
+        },
+    });
+    format!("{deployment}\n---\n{autoscaler}\n")
+}

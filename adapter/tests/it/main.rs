@@ -1,0 +1,6 @@
+//! The adapter on a real control plane: through the aggregation layer, with the real HPA.
+
+mod api;
+mod hpa;
+mod wanted;
+mod world;

@@ -1,0 +1,227 @@
+//! What the tests share: the adapter as a process with its own rights, engines that expose metrics, and pods that point at them.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use axum::Router;
+use axum::extract::State;
+use axum::routing::get;
+use coppice_testbed::{Cluster, Identity, Profile, control_plane_program, wait};
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
+use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+
+pub const SYSTEM: &str = "coppice-system";
+pub const BASE: &str = "/apis/external.metrics.k8s.io/v1beta1";
+/// Nothing here should take so long; a busy machine may.
+pub const LIMIT: Duration = Duration::from_secs(90);
+
+/// A control plane with the adapter's rights in it.
+pub struct World {
+    pub cluster: Cluster,
+    pub client: Client,
+}
+
+impl World {
+    /// Starts a control plane of its own (the APIService is one for the whole cluster) and applies what `manifests` prints.
+    pub async fn start() -> anyhow::Result<Self> {
+        coppice_runtime::crypto::install();
+        let cluster = Cluster::start(Profile::Plain).await?;
+        let client = cluster.client();
+        let namespaces: Api<Namespace> = Api::all(client.clone());
+        let metadata = ObjectMeta { name: Some(SYSTEM.to_owned()), ..ObjectMeta::default() };
+        namespaces.create(&PostParams::default(), &Namespace { metadata, ..Namespace::default() }).await?;
+        let manifests = Command::new(program())
+            .args(["manifests", "--namespace", SYSTEM, "--self-registering", "--external-host", "localhost"])
+            .output()
+            .await?;
+        ensure!(manifests.status.success(), "manifests: {}", String::from_utf8_lossy(&manifests.stderr));
+        coppice_testbed::apply(&client, &String::from_utf8(manifests.stdout)?, SYSTEM).await?;
+        for crd in coppice_scaler_api::crds() {
+            coppice_testbed::apply(&client, &serde_json::to_string(&crd)?, SYSTEM).await?;
+        }
+        Ok(Self { cluster, client })
+    }
+
+    /// Starts the adapter with the rights of its service account, and waits until the API server uses it.
+    pub async fn adapter(&self) -> anyhow::Result<Adapter> {
+        let identity = Identity::service_account(SYSTEM, "coppice-adapter");
+        let adapter = Adapter::start(&self.cluster.kubeconfig_as(&identity)?).await?;
+        let services: Api<APIService> = Api::all(self.client.clone());
+        wait::until(LIMIT, "an available APIService", || async {
+            let service = services.get("v1beta1.external.metrics.k8s.io").await?;
+            let port = service.spec.and_then(|spec| spec.service).and_then(|service| service.port);
+            ensure!(port == Some(i32::from(adapter.address.port())), "the APIService names port {port:?}");
+            let conditions = service.status.and_then(|status| status.conditions).unwrap_or_default();
+            ensure!(conditions.iter().any(|condition| condition.type_ == "Available" && condition.status == "True"), "{conditions:?}");
+            Ok(())
+        })
+        .await?;
+        Ok(adapter)
+    }
+
+    /// What `kubectl get --raw` gives.
+    pub async fn raw(&self, path: &str) -> kube::Result<Value> {
+        raw(&self.client, path).await
+    }
+
+    /// Runs the real kubectl; returns what it printed, or what it complained about.
+    pub async fn kubectl(&self, arguments: &[&str]) -> anyhow::Result<String> {
+        let output = Command::new(control_plane_program()?)
+            .arg("kubectl")
+            .arg("--kubeconfig")
+            .arg(self.cluster.kubeconfig())
+            .args(arguments)
+            .output()
+            .await?;
+        if !output.status.success() {
+            bail!("{}", String::from_utf8_lossy(&output.stderr));
+        }
+        Ok(String::from_utf8(output.stdout)?)
+    }
+}
+
+pub async fn raw(client: &Client, path: &str) -> kube::Result<Value> {
+    client.request(http::Request::get(path).body(Vec::new()).expect("a path")).await
+}
+
+pub fn program() -> &'static str {
+    env!("CARGO_BIN_EXE_coppice-adapter")
+}
+
+/// The code and message of a refusal.
+pub fn refusal(outcome: kube::Result<Value>) -> anyhow::Result<(u16, String)> {
+    match outcome {
+        Ok(value) => bail!("expected a refusal, got {value}"),
+        Err(kube::Error::Api(status)) => Ok((status.code, status.message.clone())),
+        Err(other) => Err(other.into()),
+    }
+}
+
+/// The adapter as a process.
+pub struct Adapter {
+    process: Child,
+    /// Of its HTTPS endpoint.
+    pub address: SocketAddr,
+}
+
+impl Adapter {
+    async fn start(kubeconfig: &std::path::Path) -> anyhow::Result<Self> {
+        let mut process = Command::new(program())
+            .args(["serve", "--log-format", "json", "--bind-address", "127.0.0.1:0", "--admin-address", "127.0.0.1:0"])
+            .args(["--register-apiservice", "--external-host", "localhost", "--service-namespace", SYSTEM])
+            .args(["--scaler-lease-namespace", SYSTEM])
+            .args(["--scrape-interval", "500ms", "--scrape-timeout", "400ms", "--stale-after", "2s", "--window", "5s"])
+            .arg("--kubeconfig")
+            .arg(kubeconfig)
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()?;
+        let mut lines = BufReader::new(process.stderr.take().context("stderr")?).lines();
+        let mut seen = Vec::new();
+        let address = loop {
+            let Some(line) = lines.next_line().await? else { bail!("the adapter ended:\n{}", seen.join("\n")) };
+            let event: Value = serde_json::from_str(&line).unwrap_or(Value::Null);
+            seen.push(line);
+            if event["message"] == "listening" && event["tls"] == true {
+                break event["address"].as_str().context("an address")?.parse()?;
+            }
+        };
+        // Printed with the test's own output when it fails.
+        tokio::spawn(async move {
+            while let Ok(Some(line)) = lines.next_line().await {
+                println!("adapter: {line}");
+            }
+        });
+        Ok(Self { process, address })
+    }
+
+    /// Ends it as the kubelet would, and waits for the end.
+    pub async fn stop(mut self) -> anyhow::Result<()> {
+        let id = self.process.id().context("it runs")?;
+        let killed = Command::new("kill").arg(id.to_string()).status().await?;
+        ensure!(killed.success(), "cannot signal the adapter");
+        let status = tokio::time::timeout(LIMIT, self.process.wait()).await??;
+        ensure!(status.success(), "the adapter ended with {status}");
+        Ok(())
+    }
+}
+
+/// An engine that exposes the number of waiting requests in vLLM's words.
+pub struct Engine {
+    pub address: SocketAddr,
+    waiting: Arc<AtomicU64>,
+    is_frozen: Arc<AtomicBool>,
+    server: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+impl Engine {
+    /// Serves at an address of its own, as every pod has one.
+    pub async fn start(waiting: u64) -> anyhow::Result<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let [high, low] = u16::try_from(NEXT.fetch_add(1, Ordering::SeqCst))?.to_be_bytes();
+        // Its own part of 127.64.0.0/10, so that it meets no fleet on the same machine.
+        let listener = tokio::net::TcpListener::bind((Ipv4Addr::new(127, 127, high, low), 0)).await?;
+        let address = listener.local_addr()?;
+        let (waiting, is_frozen) = (Arc::new(AtomicU64::new(waiting)), Arc::new(AtomicBool::new(false)));
+        let app = Router::new().route("/metrics", get(metrics)).with_state((Arc::clone(&waiting), Arc::clone(&is_frozen)));
+        let server = tokio::spawn(async move { axum::serve(listener, app).await.expect("serving does not end") });
+        Ok(Self { address, waiting, is_frozen, server })
+    }
+
+    pub fn set_waiting(&self, waiting: u64) {
+        self.waiting.store(waiting, Ordering::SeqCst);
+    }
+
+    /// While frozen, requests for metrics get no answer.
+    pub fn freeze(&self, is_frozen: bool) {
+        self.is_frozen.store(is_frozen, Ordering::SeqCst);
+    }
+
+    /// Creates a ready pod that has this engine's address and is scheduled by nobody.
+    pub async fn pod(&self, client: &Client, namespace: &str, name: &str) -> anyhow::Result<()> {
+        let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+        let pod = serde_json::from_value(json!({
+            "metadata": {
+                "name": name, "labels": {"app": "engine", "role": "decode"},
+                "annotations": {"prometheus.io/scrape": "true", "prometheus.io/port": self.address.port().to_string()},
+            },
+            "spec": {"schedulerName": "nobody", "containers": [{"name": "engine", "image": "engine"}]},
+        }))?;
+        pods.create(&PostParams::default(), &pod).await?;
+        let ip = self.address.ip().to_string();
+        let status = json!({"status": {
+            "phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}],
+            "conditions": [{"type": "Ready", "status": "True"}],
+        }});
+        pods.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await?;
+        Ok(())
+    }
+}
+
+async fn metrics(State((waiting, is_frozen)): State<(Arc<AtomicU64>, Arc<AtomicBool>)>) -> String {
+    if is_frozen.load(Ordering::SeqCst) {
+        std::future::pending::<()>().await;
+    }
+    let waiting = waiting.load(Ordering::SeqCst);
+    format!(
+        "# TYPE vllm:num_requests_running gauge\n\
+         vllm:num_requests_running{{engine=\"0\",model_name=\"qwen3\"}} 4\n\
+         # TYPE vllm:num_requests_waiting gauge\n\
+         vllm:num_requests_waiting{{engine=\"0\",model_name=\"qwen3\"}} {waiting}\n"
+    )
+}
