@@ -28,7 +28,7 @@ test: toolchain controlplane ## Everything that CI runs
 
 .PHONY: up
 up: build controlplane ## Start the control plane, a fleet of stand-in nodes and Coppice; keep them for kubectl
-	$(BIN)/coppice-testbed up --with-coppice $(ARGS)
+	$(BIN)/coppice-testbed up --with-coppice --nodes=32 --startup=5s $(ARGS)
 
 .PHONY: down
 down: ## Stop what `make up` started

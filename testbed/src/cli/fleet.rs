@@ -2,16 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
 use coppice_testbed::fleet::{Fleet, FleetSettings, FleetState, NodeShape, Startup, Topology, lease_period};
-use coppice_testbed::{Instance, Started, fleet as testbed_fleet, wait};
+use coppice_testbed::{Instance, Started, client_config, fleet as testbed_fleet, wait};
 use kube::Client;
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -197,7 +196,8 @@ impl Run {
         let settings = self.fleet.settings(self.control);
         let instance = if self.kubeconfig.is_none() { Some(self.which.instance()?) } else { None };
         let path = instance.as_ref().map(Instance::kubeconfig).or(self.kubeconfig).context("no cluster given")?;
-        let config = client_config(&path).await?;
+        let config =
+            client_config(&path).await.with_context(|| format!("cannot use kubeconfig {}", path.display()))?;
         let config = if instance.is_some() { testbed_fleet::as_fleet(config) } else { config };
         let fleet = Fleet::start_on(config, settings).await?;
         if let Some(address) = fleet.control_address() {
@@ -220,12 +220,6 @@ impl Run {
         }
         Ok(ExitCode::SUCCESS)
     }
-}
-
-async fn client_config(path: &Path) -> anyhow::Result<kube::Config> {
-    let unusable = || format!("cannot use kubeconfig {}", path.display());
-    let kubeconfig = Kubeconfig::read_from(path).with_context(unusable)?;
-    kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.with_context(unusable)
 }
 
 /// Where a fleet beside a control plane writes the address of its control endpoint.

@@ -1,6 +1,7 @@
 //! The command line: what can be said, and who does it.
 
 mod control;
+mod demo;
 mod fleet;
 mod plane;
 mod writes;
@@ -40,6 +41,8 @@ enum Command {
     Writes(writes::Writes),
     /// Play nodes and pods on a cluster until interrupted.
     Fleet(fleet::Run),
+    /// Show the whole system under a production trace, judge it, and clean up.
+    Demo(demo::Demo),
     /// Command a running fleet: kill nodes, crash pods, slow starts, freeze metrics.
     FleetCtl(control::Control),
 }
@@ -85,6 +88,7 @@ impl Arguments {
             Some(Command::Kubectl(kubectl)) => kubectl.run(),
             Some(Command::Writes(writes)) => block_on(writes.run()),
             Some(Command::Fleet(run)) => block_on(run.run()),
+            Some(Command::Demo(demo)) => block_on(demo.run()),
             Some(Command::FleetCtl(control)) => block_on(control.run()),
             None => anyhow::bail!("no command given; see `coppice-testbed --help`"),
         }

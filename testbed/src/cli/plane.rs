@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use clap::Args;
 use coppice_testbed::{
-    Component, ExtraProcess, Identity, Instance, Liveness, Profile, Settings, control_plane_program, start,
+    Component, ExtraProcess, Identity, Instance, Liveness, Profile, Settings, Started, control_plane_program, start,
 };
 
+use super::demo::{Places, Programs};
 use super::{Which, complain, duration, fleet, say};
 
 #[derive(Debug, Args)]
@@ -46,6 +47,9 @@ pub(crate) struct Up {
     /// A further argument for kube-scheduler; repeatable.
     #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
     scheduler_arg: Vec<String>,
+    /// Start the operator, the adapter, the scaler and a gateway too (programs beside this one), as `make up` does.
+    #[arg(long)]
+    with_coppice: bool,
     #[command(flatten)]
     fleet: fleet::FleetArguments,
 }
@@ -72,6 +76,7 @@ impl Up {
             })?;
             fleet::await_nodes(&started, &self.fleet).await?;
         }
+        let started = if self.with_coppice { self.start_coppice(started).await? } else { started };
         started.detach()?;
         complain(&format!(
             "testbed {name:?} ({}, profile {}) is up after {:.1} s; logs in {}",
@@ -82,6 +87,14 @@ impl Up {
         ));
         say(&started.instance.kubeconfig().display().to_string());
         Ok(ExitCode::SUCCESS)
+    }
+
+    async fn start_coppice(&self, started: Started) -> anyhow::Result<Started> {
+        let places = Places::new(self.which.name.clone(), self.which.dir.clone(), "samples".into());
+        let mut programs = Programs::beside(started)?;
+        programs.start_coppice(&places).await?;
+        complain(&format!("scaler: {}  gateway: {}", programs.scaler_page(), programs.gateway_url()));
+        Ok(programs.into_started())
     }
 
     fn settings(&self) -> Settings {
