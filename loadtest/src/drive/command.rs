@@ -395,8 +395,8 @@ fn aimed_at(mut args: Args, url: &str, rate: f64, duration: Duration, output_tok
     let stream = &mut args.stream;
     stream.rate.get_or_insert_with(|| Rate::constant(rate));
     stream.duration.get_or_insert(Span(duration));
-    stream.input.get_or_insert(LengthSpec::Fixed(100));
-    stream.output.get_or_insert(LengthSpec::Fixed(output_tokens));
+    stream.input_tokens.get_or_insert(LengthSpec::Fixed(100));
+    stream.output_tokens.get_or_insert(LengthSpec::Fixed(output_tokens));
     Ok(args)
 }
 
@@ -473,7 +473,23 @@ fn bench_table(rows: &[BenchRow]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use clap::{CommandFactory, Parser};
+
     use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn arguments_are_consistent() {
+        Cli::command().debug_assert();
+        assert!(Cli::try_parse_from(["drive", "--rate", "5", "--trace", "x"]).is_err());
+        let cli = Cli::try_parse_from(["drive", "--url", "a=http://h:1,http://h:2", "--ttft", "1s+0.5ms/token", "--rate", "5", "--duration", "10s"]).unwrap();
+        assert_eq!(cli.args.url.len(), 2);
+    }
 
     #[test]
     fn values_are_for_one_model_or_for_all() {

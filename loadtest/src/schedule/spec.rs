@@ -78,11 +78,11 @@ pub struct StreamSpec {
     /// pareto:MINIMUM,ALPHA or trace:NAME [default: the trace's own, else 200].
     #[arg(long, value_name = "LENGTHS", help_heading = "Load")]
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub input: Option<LengthSpec>,
-    /// Output lengths in tokens, as --input [default: the trace's own, else 50].
+    pub input_tokens: Option<LengthSpec>,
+    /// Output lengths in tokens, as --input-tokens [default: the trace's own, else 50].
     #[arg(long, value_name = "LENGTHS", help_heading = "Load")]
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub output: Option<LengthSpec>,
+    pub output_tokens: Option<LengthSpec>,
     /// Spearman correlation of drawn prompt and output lengths, -1 to 1 [default: 0].
     #[arg(long, value_name = "RHO", allow_negative_numbers = true, help_heading = "Load")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -368,14 +368,14 @@ impl Builder<'_> {
             return Err(self.field("rank-correlation", format!("is {rho}; it lies between -1 and 1")));
         }
         let keep = self.spec.trace.is_some();
-        let drawn_input = self.spec.input.is_some() || !keep;
-        let drawn_output = self.spec.output.is_some() || !keep;
+        let drawn_input = self.spec.input_tokens.is_some() || !keep;
+        let drawn_output = self.spec.output_tokens.is_some() || !keep;
         let resolve = |spec: &Option<LengthSpec>, default: &LengthSpec, column| {
             spec.as_ref().unwrap_or(default).resolve(column).map_err(|source| self.trace_error(source))
         };
         let pairs = Pairs::new(
-            resolve(&self.spec.input, &DEFAULT_INPUT, Column::Input)?,
-            resolve(&self.spec.output, &DEFAULT_OUTPUT, Column::Output)?,
+            resolve(&self.spec.input_tokens, &DEFAULT_INPUT, Column::Input)?,
+            resolve(&self.spec.output_tokens, &DEFAULT_OUTPUT, Column::Output)?,
             rho,
         );
         let mut rng = stream(self.seed, "lengths", self.entity);

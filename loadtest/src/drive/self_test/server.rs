@@ -24,6 +24,9 @@ use super::Truth;
 const WAKE: Duration = Duration::from_millis(20);
 /// Tokens due within this of each other are written in one go.
 const MERGE: Duration = Duration::from_micros(50);
+/// Connections that may wait to be accepted. A connection beyond it would be tried again by the client's system after a whole
+/// second, which would be this server's fault.
+const BACKLOG: u32 = 4096;
 /// Longest request that is accepted.
 const REQUEST_LIMIT: usize = 64 * 1024 * 1024;
 
@@ -47,8 +50,13 @@ impl KnownServer {
     /// # Errors
     /// No port can be bound or no thread made.
     pub fn start(truth: Truth) -> io::Result<Self> {
-        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-        listener.set_nonblocking(true)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+        let listener = {
+            let _registers_with_it = runtime.enter();
+            let socket = tokio::net::TcpSocket::new_v4()?;
+            socket.bind((Ipv4Addr::LOCALHOST, 0).into())?;
+            socket.listen(BACKLOG)?
+        };
         let address = listener.local_addr()?;
         let stop = CancellationToken::new();
         let stopped = Arc::new(AtomicBool::new(false));
@@ -61,7 +69,6 @@ impl KnownServer {
                 .spawn(move || write_tokens(&writer_queue, truth, &writer_stopped))?,
         );
         let reader_stop = stop.clone();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
         threads.push(std::thread::Builder::new().name("known-reader".to_owned()).spawn(move || {
             runtime.block_on(async move {
                 tokio::select! {
@@ -113,9 +120,7 @@ struct Queue {
     arrived: Condvar,
 }
 
-async fn accept(listener: std::net::TcpListener, queue: Arc<Queue>, truth: Truth) {
-    // Registering a bound socket fails only when the event loop is gone.
-    let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
+async fn accept(listener: tokio::net::TcpListener, queue: Arc<Queue>, truth: Truth) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
