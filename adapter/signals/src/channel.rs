@@ -39,7 +39,11 @@ pub(crate) struct GaugeParts {
 }
 
 impl GaugeParts {
-    pub(crate) const NONE: Self = Self { sum: 0.0, max: f64::NEG_INFINITY, series: 0 };
+    pub(crate) const NONE: Self = Self {
+        sum: 0.0,
+        max: f64::NEG_INFINITY,
+        series: 0,
+    };
 
     pub(crate) fn add(&mut self, other: Self) {
         self.sum += other.sum;
@@ -50,16 +54,28 @@ impl GaugeParts {
 
 impl Gauge {
     pub(crate) fn new(rows: usize) -> Self {
-        Self { rows: vec![f64::NAN; rows].into(), last: GaugeParts::NONE, next: GaugeParts::NONE }
+        Self {
+            rows: vec![f64::NAN; rows].into(),
+            last: GaugeParts::NONE,
+            next: GaugeParts::NONE,
+        }
     }
 
     pub(crate) fn observe(&mut self, value: f64) {
-        self.next.add(GaugeParts { sum: value, max: value, series: 1 });
+        self.next.add(GaugeParts {
+            sum: value,
+            max: value,
+            series: 1,
+        });
     }
 
     pub(crate) fn commit(&mut self, row: usize) {
         self.last = std::mem::replace(&mut self.next, GaugeParts::NONE);
-        self.rows[row] = if self.last.series > 0 { self.last.sum } else { f64::NAN };
+        self.rows[row] = if self.last.series > 0 {
+            self.last.sum
+        } else {
+            f64::NAN
+        };
     }
 
     /// Change between two rows; `None` where either is unknown.
@@ -78,7 +94,10 @@ pub(crate) struct Counter {
 
 impl Counter {
     pub(crate) fn new(rows: usize) -> Self {
-        Self { total: 0.0, rows: vec![f64::NAN; rows].into() }
+        Self {
+            total: 0.0,
+            rows: vec![f64::NAN; rows].into(),
+        }
     }
 
     pub(crate) fn grow(&mut self, increase: f64) {
@@ -170,7 +189,11 @@ impl Histogram {
         if bound == f64::INFINITY {
             return Some(Place::LastBucket);
         }
-        let known = self.bounds.iter().chain(&self.new_bounds).position(|other| other.total_cmp(&bound).is_eq());
+        let known = self
+            .bounds
+            .iter()
+            .chain(&self.new_bounds)
+            .position(|other| other.total_cmp(&bound).is_eq());
         let index = known.unwrap_or_else(|| {
             self.new_bounds.push(bound);
             self.bounds.len() + self.new_bounds.len() - 1
@@ -222,24 +245,40 @@ impl Histogram {
         mut moved: impl FnMut(&[Option<u16>]),
     ) -> Committed {
         let mut next = std::mem::take(&mut self.next);
-        next.buckets.resize(self.bounds.len() + self.new_bounds.len(), (0.0, 0.0, 0));
+        next.buckets
+            .resize(self.bounds.len() + self.new_bounds.len(), (0.0, 0.0, 0));
         let has_buckets = next.buckets.iter().any(|(_, _, series)| *series > 0);
         let mut committed = Committed::Same;
-        if has_buckets && next.buckets.iter().enumerate().any(|(index, (_, _, series))| (*series > 0) != (index < self.bounds.len())) {
+        if has_buckets
+            && next
+                .buckets
+                .iter()
+                .enumerate()
+                .any(|(index, (_, _, series))| (*series > 0) != (index < self.bounds.len()))
+        {
             let starts = self.bounds.is_empty();
             moved(&self.change_bounds(&mut next, starts));
             // Buckets that begin later than their target began at zero.
-            self.buckets_since = if starts && previous.is_some() { commit.saturating_sub(1) } else { commit };
+            self.buckets_since = if starts && previous.is_some() {
+                commit.saturating_sub(1)
+            } else {
+                commit
+            };
             if !starts {
                 committed = Committed::BoundsChanged;
             }
         }
-        let count = if next.counts > 0 { next.count } else { next.last_bucket };
+        let count = if next.counts > 0 {
+            next.count
+        } else {
+            next.last_bucket
+        };
         self.totals[COUNT] += count;
         self.totals[SUM] += next.sum;
         if has_buckets {
             if next.is_consistent() {
-                for (total, (growth, _, _)) in self.totals[BUCKETS..].iter_mut().zip(&next.buckets) {
+                for (total, (growth, _, _)) in self.totals[BUCKETS..].iter_mut().zip(&next.buckets)
+                {
                     *total += growth;
                 }
             } else {
@@ -262,8 +301,15 @@ impl Histogram {
     /// Sorts the bounds of this scrape in, drops those that it lacks, and starts the buckets over. Says where each bound,
     /// old and new, went.
     fn change_bounds(&mut self, next: &mut NextHistogram, keep_growth: bool) -> Vec<Option<u16>> {
-        let all: Vec<f64> = self.bounds.iter().chain(&self.new_bounds).copied().collect();
-        let mut order: Vec<usize> = (0..all.len()).filter(|index| next.buckets[*index].2 > 0).collect();
+        let all: Vec<f64> = self
+            .bounds
+            .iter()
+            .chain(&self.new_bounds)
+            .copied()
+            .collect();
+        let mut order: Vec<usize> = (0..all.len())
+            .filter(|index| next.buckets[*index].2 > 0)
+            .collect();
         order.sort_by(|one, other| all[*one].total_cmp(&all[*other]));
         let mut moved = vec![None; all.len()];
         for (new, old) in order.iter().enumerate() {
@@ -296,7 +342,13 @@ impl Histogram {
     /// What was observed between two rows; buckets from another one on where they started over later.
     ///
     /// `None` where the earlier row is unknown.
-    pub(crate) fn window(&self, from: usize, buckets_from: Option<usize>, to: usize, scale: f64) -> Option<WindowHistogram> {
+    pub(crate) fn window(
+        &self,
+        from: usize,
+        buckets_from: Option<usize>,
+        to: usize,
+        scale: f64,
+    ) -> Option<WindowHistogram> {
         let width = self.width();
         let at = |row: usize, column: usize| self.rows[row * width + column];
         let growth = |from: usize, column: usize| {
@@ -313,7 +365,12 @@ impl Histogram {
                 buckets.push((*bound * scale, growth(buckets_from, BUCKETS + column)?));
             }
         }
-        Some(WindowHistogram::with_buckets_of(buckets, bucketed, count, sum * scale))
+        Some(WindowHistogram::with_buckets_of(
+            buckets,
+            bucketed,
+            count,
+            sum * scale,
+        ))
     }
 }
 
@@ -328,9 +385,14 @@ impl NextHistogram {
             }
             (growth, value) = (*bucket_growth, *bucket_value);
         }
-        let (count_growth, count_value) =
-            if self.counts > 0 { (self.count, self.count_value) } else { (self.last_bucket, self.last_bucket_value) };
-        let agrees = self.counts == 0 || self.last_buckets == 0 || (self.count_value - self.last_bucket_value).abs() < 0.5;
+        let (count_growth, count_value) = if self.counts > 0 {
+            (self.count, self.count_value)
+        } else {
+            (self.last_bucket, self.last_bucket_value)
+        };
+        let agrees = self.counts == 0
+            || self.last_buckets == 0
+            || (self.count_value - self.last_bucket_value).abs() < 0.5;
         growth <= count_growth && value <= count_value && agrees
     }
 }

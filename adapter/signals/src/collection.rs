@@ -70,7 +70,9 @@ impl Collection {
         let mut add = |name: String, key: Key, part: Part| {
             // An OpenMetrics answer of a Python server has its colons escaped.
             if name.contains(':') {
-                uses.entry(name.replacen(':', "_", 1)).or_default().push(NameUse { key, part });
+                uses.entry(name.replacen(':', "_", 1))
+                    .or_default()
+                    .push(NameUse { key, part });
             }
             uses.entry(name).or_default().push(NameUse { key, part });
         };
@@ -94,7 +96,10 @@ impl Collection {
                                 add(format!("{}_sum", term.name), key, Part::Sum);
                                 add(format!("{}_count", term.name), key, Part::Count);
                             }
-                            Reading::Gauge | Reading::Ratio | Reading::Counter | Reading::Labels(_) => {
+                            Reading::Gauge
+                            | Reading::Ratio
+                            | Reading::Counter
+                            | Reading::Labels(_) => {
                                 add(term.name.to_owned(), key, Part::Value);
                             }
                         }
@@ -108,10 +113,21 @@ impl Collection {
             }
         }
         for (name, id) in raw {
-            uses.entry(name.clone()).or_default().push(NameUse { key: Key::Raw(*id), part: Part::Value });
+            uses.entry(name.clone()).or_default().push(NameUse {
+                key: Key::Raw(*id),
+                part: Part::Value,
+            });
         }
-        let mut model_labels: Vec<_> = recognition.engines().filter_map(|engine| engine.model_label).collect();
-        model_labels.extend(["model_name", "model"].into_iter().filter(|label| !model_labels.contains(label)).collect::<Vec<_>>());
+        let mut model_labels: Vec<_> = recognition
+            .engines()
+            .filter_map(|engine| engine.model_label)
+            .collect();
+        model_labels.extend(
+            ["model_name", "model"]
+                .into_iter()
+                .filter(|label| !model_labels.contains(label))
+                .collect::<Vec<_>>(),
+        );
         let required = [Signal::Running, Signal::Waiting]
             .into_iter()
             .filter_map(|signal| sources.get(&signal)?.first()?.terms.first().copied())
@@ -143,7 +159,10 @@ impl Collection {
 
     /// What a name found by [`Self::find`] is used for.
     pub(crate) fn uses(&self, index: u32) -> &[NameUse] {
-        usize::try_from(index).ok().and_then(|index| self.uses.get(index)).map_or(&[], Vec::as_slice)
+        usize::try_from(index)
+            .ok()
+            .and_then(|index| self.uses.get(index))
+            .map_or(&[], Vec::as_slice)
     }
 
     /// Series without which a body is incomplete, if they were there before: their terms and names.
@@ -186,7 +205,11 @@ pub(crate) struct Catalogue {
 impl Catalogue {
     /// The collection for a recognition.
     pub(crate) fn collection(&mut self, recognition: Recognition) -> Arc<Collection> {
-        if let Some(found) = self.collections.iter().find(|collection| collection.recognition == recognition) {
+        if let Some(found) = self
+            .collections
+            .iter()
+            .find(|collection| collection.recognition == recognition)
+        {
             return Arc::clone(found);
         }
         let collection = Arc::new(Collection::new(recognition, &self.raw));
@@ -235,12 +258,22 @@ mod tests {
 
     #[test]
     fn needed_names_are_found_exactly_and_with_escaped_colons() {
-        let collection = Collection::new(recognition("sglang:x 1\n"), &BTreeMap::from([("my_gauge".to_owned(), 7)]));
+        let collection = Collection::new(
+            recognition("sglang:x 1\n"),
+            &BTreeMap::from([("my_gauge".to_owned(), 7)]),
+        );
         let keys = |name: &str| -> Vec<Key> {
-            collection.find(name.as_bytes()).map_or(Vec::new(), |index| collection.uses(index).iter().map(|each| each.key).collect())
+            collection
+                .find(name.as_bytes())
+                .map_or(Vec::new(), |index| {
+                    collection.uses(index).iter().map(|each| each.key).collect()
+                })
         };
         assert_eq!(keys("sglang:num_running_reqs").len(), 1);
-        assert_eq!(keys("sglang:num_running_reqs"), keys("sglang_num_running_reqs"));
+        assert_eq!(
+            keys("sglang:num_running_reqs"),
+            keys("sglang_num_running_reqs")
+        );
         assert_eq!(keys("sglang:num_grammar_queue_reqs").len(), 2);
         assert_eq!(keys("sglang:num_running_reqs_total"), []);
         assert_eq!(keys("vllm:num_requests_running"), []);
@@ -252,13 +285,26 @@ mod tests {
     fn a_raw_name_keeps_its_id_and_renews_the_collections() {
         let mut catalogue = Catalogue::default();
         let before = catalogue.collection(recognition("vllm:x 1\n"));
-        assert!(Arc::ptr_eq(&before, &catalogue.collection(recognition("vllm:y 1\n"))));
+        assert!(Arc::ptr_eq(
+            &before,
+            &catalogue.collection(recognition("vllm:y 1\n"))
+        ));
         catalogue.add_raw("a");
         catalogue.add_raw("b");
         let after = catalogue.collection(recognition("vllm:x 1\n"));
         assert!(!Arc::ptr_eq(&before, &after));
-        assert_eq!((catalogue.raw("a"), catalogue.raw("b"), catalogue.raw("c")), (Some(0), Some(1), None));
+        assert_eq!(
+            (catalogue.raw("a"), catalogue.raw("b"), catalogue.raw("c")),
+            (Some(0), Some(1), None)
+        );
         catalogue.retain_raw(|name| name == "b");
-        assert_eq!((catalogue.raw("a"), catalogue.raw("b"), catalogue.raw_count()), (None, Some(1), 1));
+        assert_eq!(
+            (
+                catalogue.raw("a"),
+                catalogue.raw("b"),
+                catalogue.raw_count()
+            ),
+            (None, Some(1), 1)
+        );
     }
 }

@@ -33,8 +33,18 @@ impl WindowHistogram {
 
     /// As [`Self::new`], with buckets that were followed for a part of the window only, in which there were `bucketed`
     /// observations.
-    pub(crate) const fn with_buckets_of(buckets: Vec<(f64, f64)>, bucketed: f64, count: f64, sum: f64) -> Self {
-        Self { buckets, bucketed, count, sum }
+    pub(crate) const fn with_buckets_of(
+        buckets: Vec<(f64, f64)>,
+        bucketed: f64,
+        count: f64,
+        sum: f64,
+    ) -> Self {
+        Self {
+            buckets,
+            bucketed,
+            count,
+            sum,
+        }
     }
 
     /// Observations.

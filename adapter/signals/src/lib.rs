@@ -34,27 +34,42 @@
 //! # }
 //! ```
 
+mod answer;
+mod buffers;
+mod channel;
+mod clock;
+mod collection;
 pub mod discover;
+mod endpoint;
 pub mod engines;
+mod evaluate;
+mod fetch;
 pub mod histogram;
+mod index;
 pub mod metric;
 pub mod metrics;
 pub mod observe;
 pub mod query;
+mod reading;
+mod scrape;
 pub mod selector;
 pub mod settings;
 pub mod signals;
+mod target;
+pub mod watch;
 
-pub use discover::{PodWatch, Port, ScrapeRule, StaticTarget, watch_pods};
+pub use discover::{PodFacts, Port, ScrapeRule, StaticTarget};
 pub use engines::Signal;
 pub use histogram::WindowHistogram;
+pub use index::WatchId;
 pub use metric::{Latency, Metric, Percentile, UnknownMetric};
 pub use metrics::Metrics;
 pub use observe::{EndpointCounts, LatencyReading, MeasuredHistogram, Reading, RoleSignals};
 pub use query::{
-    Answer, EndpointAnswer, InvalidQuery, Measured, Missing, Problem, Query, Rule, Selection, Why,
-    model_id,
+    Answer, EndpointAnswer, EndpointStatus, InvalidQuery, Measured, Missing, Problem, Query, Rule,
+    Selection, Why, model_id,
 };
 pub use selector::{InvalidSelector, Requirement, Selector, Test};
 pub use settings::{InvalidSetting, Limits, Settings};
 pub use signals::Signals;
+pub use watch::{PodWatch, watch_pods};

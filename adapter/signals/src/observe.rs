@@ -4,8 +4,11 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::answer::{Evaluated, Evaluation};
+use crate::engines::Signal;
 use crate::histogram::WindowHistogram;
-use crate::query::{Measured, Missing, Selection};
+use crate::query::{Measured, Missing};
+use crate::reading::What;
 
 /// A measured value, or why there is none.
 pub type Reading = Result<Measured, Missing>;
@@ -32,6 +35,8 @@ pub struct RoleSignals {
     pub offered_requests_per_second: Reading,
     /// Prompt tokens per second arriving at a gateway.
     pub offered_input_tokens_per_second: Reading,
+    /// Requests per second that reached the engines, where they count them (Dynamo workers).
+    pub received_requests_per_second: Reading,
     /// Arrivals per second as engines show them: finished per second plus growth of running and waiting. For roles
     /// without a gateway; lags a little, never negative.
     pub estimated_requests_per_second: Reading,
@@ -43,6 +48,8 @@ pub struct RoleSignals {
     pub output_tokens_per_second: Reading,
     /// Requests waiting in engine queues, deferred ones included.
     pub waiting: Reading,
+    /// Part of `waiting` that more replicas would help, where the server tells (vLLM).
+    pub waiting_for_capacity: Reading,
     /// Requests that wait for a KV transfer, a grammar or the like, which more replicas do not help. With vLLM part of
     /// `waiting`.
     pub waiting_deferred: Reading,
@@ -71,6 +78,14 @@ pub struct RoleSignals {
     pub mean_input_tokens: Reading,
     /// Mean output length in tokens, of requests that ended.
     pub mean_output_tokens: Reading,
+    /// Mean seconds from being scheduled to the first token, of requests that ended.
+    pub mean_prefill_seconds: Reading,
+    /// Mean seconds from the first to the last token, of requests that ended.
+    pub mean_decode_seconds: Reading,
+    /// Mean seconds that the KV transfer of a request took.
+    pub mean_transfer_seconds: Reading,
+    /// Engines that are awake, where the server tells (vLLM).
+    pub awake_engines: Reading,
     /// Requests per second that ended, for whatever reason.
     pub finished_per_second: Reading,
     /// Requests per second that ended in an error or were refused by the server.
@@ -82,41 +97,81 @@ pub struct RoleSignals {
 }
 
 impl RoleSignals {
-    /// Nothing known, because no endpoint matches.
-    pub(crate) fn unknown(selection: &Selection, now: Timestamp) -> Self {
-        let missing = Missing::NoEndpoints {
-            selection: selection.to_string(),
+    /// Evaluates every signal over the endpoints of one selection.
+    pub(crate) fn observe(evaluation: &Evaluation<'_>, endpoints: EndpointCounts) -> Self {
+        let measured = |evaluated: Result<Evaluated, Missing>| {
+            evaluated.map(|each| evaluation.measured(&each))
         };
-        let reading = || Err(missing.clone());
+        let gauge = |signal| measured(evaluation.gauge_sum(What::Signal(signal)));
+        let rate = |signal| measured(evaluation.rate(What::Signal(signal)));
+        let latency = |signal| evaluation.measured_histogram(What::Signal(signal));
+        let mean = |signal| {
+            evaluation
+                .measured_histogram(What::Signal(signal))
+                .map(|measured| Measured {
+                    value: measured.histogram.mean().unwrap_or(0.0),
+                    age: measured.age,
+                    endpoints: measured.endpoints,
+                    scaled_up: false,
+                    at_finish: measured.at_finish,
+                })
+        };
+        let mut models: Vec<String> = Vec::new();
+        for each in evaluation.selected {
+            let state = each.endpoint.tracked.state.lock();
+            let names = state.target.models().iter().zip(0_u16..);
+            models.extend(
+                names
+                    .filter(|(_, index)| each.models.includes(Some(*index)))
+                    .map(|(model, _)| model.to_string()),
+            );
+        }
+        models.sort_unstable();
+        models.dedup();
+        let fresh = evaluation
+            .selected
+            .iter()
+            .filter(|each| each.problem.is_none());
+        let oldest = fresh.filter_map(|each| each.last).min();
         Self {
-            at: now,
-            endpoints: EndpointCounts::default(),
-            oldest_sample: None,
-            models: Vec::new(),
-            offered_requests_per_second: reading(),
-            offered_input_tokens_per_second: reading(),
-            estimated_requests_per_second: reading(),
-            input_tokens_per_second: reading(),
-            computed_input_tokens_per_second: reading(),
-            output_tokens_per_second: reading(),
-            waiting: reading(),
-            waiting_deferred: reading(),
-            waiting_for_transfer: reading(),
-            running: reading(),
-            in_flight: reading(),
-            kv_cache_usage: reading(),
-            kv_cache_usage_max: reading(),
-            kv_capacity_tokens: reading(),
-            ttft: Err(missing.clone()),
-            itl: Err(missing.clone()),
-            end_to_end: Err(missing.clone()),
-            queue_time: Err(missing.clone()),
-            mean_input_tokens: reading(),
-            mean_output_tokens: reading(),
-            finished_per_second: reading(),
-            failed_per_second: reading(),
-            preemptions_per_second: reading(),
-            prefix_cache_hit_ratio: reading(),
+            at: evaluation.now,
+            endpoints,
+            oldest_sample: oldest.map(|oldest| {
+                Duration::try_from(evaluation.now.duration_since(oldest)).unwrap_or_default()
+            }),
+            models,
+            offered_requests_per_second: rate(Signal::OfferedRequests),
+            offered_input_tokens_per_second: rate(Signal::OfferedInputTokens),
+            received_requests_per_second: rate(Signal::ReceivedRequests),
+            estimated_requests_per_second: measured(evaluation.estimated_arrivals()),
+            input_tokens_per_second: rate(Signal::InputTokens),
+            computed_input_tokens_per_second: rate(Signal::ComputedInputTokens),
+            output_tokens_per_second: rate(Signal::OutputTokens),
+            waiting: gauge(Signal::Waiting),
+            waiting_for_capacity: gauge(Signal::WaitingCapacity),
+            waiting_deferred: gauge(Signal::WaitingDeferred),
+            waiting_for_transfer: gauge(Signal::WaitingForTransfer),
+            running: gauge(Signal::Running),
+            in_flight: gauge(Signal::InFlight),
+            kv_cache_usage: measured(evaluation.gauge_mean(What::Signal(Signal::KvCacheUsage))),
+            kv_cache_usage_max: measured(evaluation.gauge_max(What::Signal(Signal::KvCacheUsage))),
+            kv_capacity_tokens: gauge(Signal::KvCapacityTokens),
+            ttft: latency(Signal::Ttft),
+            itl: latency(Signal::Itl),
+            end_to_end: latency(Signal::EndToEnd),
+            queue_time: latency(Signal::QueueTime),
+            mean_input_tokens: mean(Signal::InputLength),
+            mean_output_tokens: mean(Signal::OutputLength),
+            mean_prefill_seconds: mean(Signal::PrefillTime),
+            mean_decode_seconds: mean(Signal::DecodeTime),
+            mean_transfer_seconds: mean(Signal::TransferTime),
+            awake_engines: gauge(Signal::Awake),
+            finished_per_second: rate(Signal::Finished),
+            failed_per_second: rate(Signal::Failed),
+            preemptions_per_second: rate(Signal::Preemptions),
+            prefix_cache_hit_ratio: measured(
+                evaluation.ratio(Signal::PrefixHits, Signal::PrefixQueries),
+            ),
         }
     }
 }

@@ -61,6 +61,8 @@ pub struct Answer {
     pub labels: BTreeMap<String, String>,
     /// How the endpoints' values became one.
     pub rule: Rule,
+    /// Whether the server counts it only when a request ends, so that it comes in lumps and lags.
+    pub at_finish: bool,
     /// What a careful reader should know: endpoints left out, values counted only when requests end.
     pub warnings: Vec<String>,
 }
@@ -95,6 +97,35 @@ pub struct EndpointAnswer {
     pub timestamp: Option<Timestamp>,
 }
 
+/// What is known about an endpoint, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndpointStatus {
+    /// Namespace.
+    pub namespace: String,
+    /// Pod, or name of the static target.
+    pub name: String,
+    /// `host:port`.
+    pub address: String,
+    /// Path.
+    pub path: String,
+    /// Ready and not terminating.
+    pub live: bool,
+    /// The server recognised, `unknown` for one that is not known; `None` before the first good scrape.
+    pub server: Option<String>,
+    /// Models it serves.
+    pub models: Vec<String>,
+    /// Its role, where known.
+    pub role: Option<String>,
+    /// When the last good sample was taken.
+    pub last_sample: Option<Timestamp>,
+    /// Why its samples do not count.
+    pub problem: Option<Why>,
+    /// How the last scrape failed, if it did.
+    pub failure: Option<String>,
+    /// Series remembered.
+    pub series: usize,
+}
+
 /// A measured value with what it rests on.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Measured {
@@ -122,7 +153,7 @@ pub enum Missing {
         selection: String,
     },
     /// Too few of the live endpoints have a value.
-    #[error("{known} of {live} endpoints have a value, {needed} are needed: {}", problems(.problems))]
+    #[error("{known} of {live} endpoints have a value, {needed} are needed: {}", summary(.problems))]
     QuorumNotMet {
         /// Endpoints with a fresh value.
         known: usize,
@@ -273,7 +304,7 @@ impl Missing {
     }
 }
 
-fn problems(problems: &[Problem]) -> String {
+fn summary(problems: &[Problem]) -> String {
     let texts: Vec<_> = problems
         .iter()
         .take(3)

@@ -59,9 +59,12 @@ struct Terms {
 
 impl Models {
     /// Every model, and series that name none.
-    pub(crate) const ALL: Self = Self { mask: u128::MAX, all: true };
+    pub(crate) const ALL: Self = Self {
+        mask: u128::MAX,
+        all: true,
+    };
 
-    fn includes(self, model: Option<u16>) -> bool {
+    pub(crate) fn includes(self, model: Option<u16>) -> bool {
         self.all || model.is_some_and(|model| model < 128 && self.mask & (1 << model) != 0)
     }
 }
@@ -98,7 +101,9 @@ impl Target {
         for (key, negative) in &terms.keys {
             for channel in self.channels(*key, models) {
                 self.check(channel, commits)?;
-                let (Window::Gauge(gauge) | Window::Raw(gauge, _)) = &channel.window else { continue };
+                let (Window::Gauge(gauge) | Window::Raw(gauge, _)) = &channel.window else {
+                    continue;
+                };
                 if channel.seen.wrapping_add(1) != commits || gauge.last.series == 0 {
                     continue;
                 }
@@ -116,17 +121,26 @@ impl Target {
         if matches!(what, What::Signal(_)) {
             total.sum = total.sum.max(0.0);
         }
-        Ok(Read { value: total, span: Duration::ZERO, at_finish: terms.at_finish })
+        Ok(Read {
+            value: total,
+            span: Duration::ZERO,
+            at_finish: terms.at_finish,
+        })
     }
 
     /// How fast a gauge changes, per second, over a window.
-    pub(crate) fn slope(&self, what: What, models: Models, window: Duration) -> Result<Read<f64>, Absent> {
+    pub(crate) fn slope(
+        &self,
+        what: What,
+        models: Models,
+        window: Duration,
+    ) -> Result<Read<f64>, Absent> {
         let terms = self.terms(what)?;
         let span = self.span(window, 0)?;
         let mut change = None;
         for (key, negative) in &terms.keys {
             for channel in self.channels(*key, models) {
-                if let (Window::Gauge(gauge) | Window::Raw(gauge, _)) = &channel.window {
+                if let Window::Gauge(gauge) | Window::Raw(gauge, _) = &channel.window {
                     if let Some(one) = gauge.change(self.row(span.from), self.row(span.to)) {
                         *change.get_or_insert(0.0) += if *negative { -one } else { one };
                     }
@@ -134,44 +148,76 @@ impl Target {
             }
         }
         let change: f64 = change.ok_or_else(|| self.absent(what))?;
-        Ok(Read { value: change / span.length.as_secs_f64(), span: span.length, at_finish: terms.at_finish })
+        Ok(Read {
+            value: change / span.length.as_secs_f64(),
+            span: span.length,
+            at_finish: terms.at_finish,
+        })
     }
 
     /// Increase of a counter per second over a window.
-    pub(crate) fn rate(&self, what: What, models: Models, window: Duration) -> Result<Read<f64>, Absent> {
+    pub(crate) fn rate(
+        &self,
+        what: What,
+        models: Models,
+        window: Duration,
+    ) -> Result<Read<f64>, Absent> {
         let terms = self.terms(what)?;
-        let since = terms.keys.iter().map(|(key, _)| self.since(*key)).max().unwrap_or(0);
+        let since = terms
+            .keys
+            .iter()
+            .map(|(key, _)| self.since(*key))
+            .max()
+            .unwrap_or(0);
         let (commits, _) = self.commits();
         let mut growth = None;
         let span = self.span(window, since)?;
         for (key, _) in &terms.keys {
             for channel in self.channels(*key, models) {
                 self.check(channel, commits)?;
-                let (Window::Counter(counter) | Window::Raw(_, counter)) = &channel.window else { continue };
-                let from = (span.from..span.to).find_map(|from| counter.growth(self.row(from), self.row(span.to)));
+                let (Window::Counter(counter) | Window::Raw(_, counter)) = &channel.window else {
+                    continue;
+                };
+                let from = (span.from..span.to)
+                    .find_map(|from| counter.growth(self.row(from), self.row(span.to)));
                 if let Some(one) = from {
                     *growth.get_or_insert(0.0) += one;
                 }
             }
         }
         let growth: f64 = growth.ok_or_else(|| self.absent(what))?;
-        Ok(Read { value: growth / span.length.as_secs_f64(), span: span.length, at_finish: terms.at_finish })
+        Ok(Read {
+            value: growth / span.length.as_secs_f64(),
+            span: span.length,
+            at_finish: terms.at_finish,
+        })
     }
 
     /// Observations within a window.
-    pub(crate) fn histogram(&self, what: What, models: Models, window: Duration) -> Result<Read<WindowHistogram>, Absent> {
+    pub(crate) fn histogram(
+        &self,
+        what: What,
+        models: Models,
+        window: Duration,
+    ) -> Result<Read<WindowHistogram>, Absent> {
         let terms = self.terms(what)?;
         let span = self.span(window, 0)?;
         let (commits, _) = self.commits();
         let mut merged: Option<WindowHistogram> = None;
         for (key, _) in &terms.keys {
-            let scale = match self.collection().and_then(|collection| collection.term(*key)).map(|(_, term)| term.reading) {
+            let scale = match self
+                .collection()
+                .and_then(|collection| collection.term(*key))
+                .map(|(_, term)| term.reading)
+            {
                 Some(Reading::Histogram { scale, .. }) => scale,
                 _ => 1.0,
             };
             for channel in self.channels(*key, models) {
                 self.check(channel, commits)?;
-                let Window::Histogram(histogram) = &channel.window else { continue };
+                let Window::Histogram(histogram) = &channel.window else {
+                    continue;
+                };
                 let one = (span.from..span.to).find_map(|from| {
                     let buckets = from.max(histogram.buckets_since());
                     let buckets = (buckets < span.to).then(|| self.row(buckets));
@@ -185,11 +231,17 @@ impl Target {
             }
         }
         let value = merged.ok_or_else(|| self.absent(what))?;
-        Ok(Read { value, span: span.length, at_finish: terms.at_finish })
+        Ok(Read {
+            value,
+            span: span.length,
+            at_finish: terms.at_finish,
+        })
     }
 
     fn channels(&self, key: Key, models: Models) -> impl Iterator<Item = &Channel> {
-        self.channels.iter().filter(move |channel| channel.key == key && models.includes(channel.model))
+        self.channels
+            .iter()
+            .filter(move |channel| channel.key == key && models.includes(channel.model))
     }
 
     fn check(&self, channel: &Channel, commits: u64) -> Result<(), Absent> {
@@ -205,19 +257,36 @@ impl Target {
             return Err(Absent::Because(Why::NotScraped));
         };
         let signal = match what {
-            What::Raw(id) => return Ok(Terms { keys: vec![(Key::Raw(id), false)], at_finish: false }),
+            What::Raw(id) => {
+                return Ok(Terms {
+                    keys: vec![(Key::Raw(id), false)],
+                    at_finish: false,
+                });
+            }
             What::Signal(signal) => signal,
         };
         let source = collection
             .sources(signal)
             .iter()
-            .find(|source| source.terms.first().is_some_and(|term| self.is_present(*term)))
+            .find(|source| {
+                source.terms.iter().all(|term| {
+                    let optional = collection
+                        .term(Key::Term(*term))
+                        .is_some_and(|(_, term)| term.optional);
+                    optional || self.is_present(*term)
+                })
+            })
             .ok_or_else(|| self.absent(what))?;
         let keys = source.terms.iter().map(|term| {
-            let negative = collection.term(Key::Term(*term)).is_some_and(|(_, term)| term.negative);
+            let negative = collection
+                .term(Key::Term(*term))
+                .is_some_and(|(_, term)| term.negative);
             (Key::Term(*term), negative)
         });
-        Ok(Terms { keys: keys.collect(), at_finish: source.at_finish })
+        Ok(Terms {
+            keys: keys.collect(),
+            at_finish: source.at_finish,
+        })
     }
 
     /// Why there is no series of it.
@@ -227,8 +296,12 @@ impl Target {
         };
         match what {
             What::Raw(_) => Absent::NotYet,
-            What::Signal(_) if collection.recognition.is_unknown() => Absent::Because(Why::Unrecognised),
-            What::Signal(signal) if collection.sources(signal).iter().any(|source| source.late) => Absent::NotYet,
+            What::Signal(_) if collection.recognition.is_unknown() => {
+                Absent::Because(Why::Unrecognised)
+            }
+            What::Signal(signal) if collection.sources(signal).iter().any(|source| source.late) => {
+                Absent::NotYet
+            }
             What::Signal(_) => Absent::Because(Why::NotExposed),
         }
     }
@@ -243,7 +316,9 @@ impl Target {
         let Some(to) = commits.checked_sub(1).filter(|to| *to > first) else {
             return Err(Absent::Because(Why::FirstSample));
         };
-        let age = |commit: u64| Duration::try_from(self.time(to).duration_since(self.time(commit))).unwrap_or_default();
+        let age = |commit: u64| {
+            Duration::try_from(self.time(to).duration_since(self.time(commit))).unwrap_or_default()
+        };
         let mut from = to;
         while from > first && age(from) < window {
             from -= 1;

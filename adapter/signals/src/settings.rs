@@ -162,6 +162,12 @@ impl Settings {
             "limits.body_bytes",
             self.limits.body_bytes.to_string(),
             "use at least 1024",
+        )?;
+        check(
+            (1..=128).contains(&self.limits.models_per_target),
+            "limits.models_per_target",
+            self.limits.models_per_target.to_string(),
+            "use between 1 and 128",
         )
     }
 }

@@ -1,15 +1,30 @@
 //! The collector's handle: feed it endpoints, run it, ask it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::warn;
 
-use crate::discover::{ScrapeRule, StaticTarget};
+use crate::answer::Evaluation;
+use crate::buffers::Buffers;
+use crate::clock::Clock;
+use crate::collection::Catalogue;
+use crate::discover::{PodFacts, ScrapeRule, StaticTarget};
+use crate::endpoint::{Endpoint, Selected, Tracked};
+use crate::index::{Added, Index, WatchId};
+use crate::metric::Metric;
 use crate::metrics::Metrics;
-use crate::observe::RoleSignals;
-use crate::query::{Answer, EndpointAnswer, Missing, Query, Selection};
+use crate::observe::{EndpointCounts, RoleSignals};
+use crate::query::{Answer, EndpointAnswer, EndpointStatus, Measured, Missing, Query, Selection};
+use crate::scrape::scrape;
 use crate::settings::{InvalidSetting, Settings};
+use crate::target::{Ingested, NotIngested};
 
 /// The collector. Cheap to clone; all clones are the same collector.
 #[derive(Debug, Clone)]
@@ -17,29 +32,77 @@ pub struct Signals {
     inner: Arc<Inner>,
 }
 
+/// What the scrapers share.
 #[derive(Debug)]
-struct Inner {
-    #[expect(dead_code, reason = "filled in with the collector")]
-    settings: Settings,
-    #[expect(dead_code, reason = "filled in with the collector")]
-    metrics: Metrics,
+pub(crate) struct Inner {
+    pub(crate) settings: Settings,
+    pub(crate) metrics: Metrics,
+    pub(crate) clock: Clock,
+    pub(crate) index: RwLock<Index>,
+    pub(crate) in_flight: Semaphore,
+    pub(crate) buffers: Buffers,
+    catalogue: Mutex<Names>,
+    added: mpsc::UnboundedSender<Arc<Endpoint>>,
+    to_scrape: Mutex<Option<mpsc::UnboundedReceiver<Arc<Endpoint>>>>,
+}
+
+/// What is collected, and when each series was last asked for by its own name.
+#[derive(Debug, Default)]
+struct Names {
+    catalogue: Catalogue,
+    asked: BTreeMap<String, Timestamp>,
 }
 
 impl Signals {
-    /// A collector without endpoints.
+    /// A collector without endpoints. Call it within a Tokio runtime.
     ///
     /// # Errors
     /// A setting cannot work.
     pub fn new(settings: Settings, metrics: Metrics) -> Result<Self, InvalidSetting> {
         settings.validate()?;
+        let (added, to_scrape) = mpsc::unbounded_channel();
+        let inner = Inner {
+            clock: Clock::start(),
+            index: RwLock::new(Index::new(rows(&settings), settings.limits.targets)),
+            in_flight: Semaphore::new(settings.concurrent_scrapes),
+            buffers: Buffers::default(),
+            catalogue: Mutex::default(),
+            added,
+            to_scrape: Mutex::new(Some(to_scrape)),
+            settings,
+            metrics,
+        };
         Ok(Self {
-            inner: Arc::new(Inner { settings, metrics }),
+            inner: Arc::new(inner),
         })
     }
 
-    /// Scrapes the endpoints, each on its own phase, until `stop`. Run it once.
+    /// Scrapes the endpoints, each on its own phase, until `stop`. Run it once; a second run returns at once.
+    ///
+    /// Endpoints may be added before and while it runs.
     pub async fn run(self, stop: CancellationToken) {
-        stop.cancelled().await;
+        let Some(mut to_scrape) = self.inner.to_scrape.lock().take() else {
+            warn!("the collector runs already");
+            return;
+        };
+        let scrapers = TaskTracker::new();
+        let mut house_keeping = tokio::time::interval(self.inner.settings.interval);
+        house_keeping.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => break,
+                added = to_scrape.recv() => match added {
+                    Some(endpoint) => {
+                        scrapers.spawn(scrape(Arc::clone(&self.inner), endpoint));
+                    }
+                    None => break,
+                },
+                _ = house_keeping.tick() => self.inner.keep_house(),
+            }
+        }
+        self.inner.index.read().stop();
+        scrapers.close();
+        scrapers.wait().await;
     }
 
     /// The collector's clock: wall time at its creation plus monotonic time since, so that it never jumps.
@@ -47,25 +110,76 @@ impl Signals {
     /// Pass it as `now` to [`Self::query`] and [`Self::observe`].
     #[must_use]
     pub fn now(&self) -> Timestamp {
-        Timestamp::now()
+        self.inner.clock.now()
     }
 
-    /// Whether every watch has delivered its first list, so that an empty answer means that there are no pods.
+    /// The settings it was made with.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.inner.settings
+    }
+
+    /// Whether there is a watch and every watch has delivered its first list, so that an empty answer means that there are
+    /// no pods.
     #[must_use]
     pub fn is_discovered(&self) -> bool {
-        false
+        self.inner.index.read().is_discovered()
+    }
+
+    /// Begins a watch of one's own, to be fed by [`Self::replace_pods`], [`Self::apply_pod`] and [`Self::delete_pod`].
+    /// `watch_pods` does this.
+    #[must_use]
+    pub fn begin_watch(&self) -> WatchId {
+        self.inner.index.write().begin_watch()
+    }
+
+    /// Ends a watch; pods that only it saw are gone.
+    pub fn end_watch(&self, id: WatchId) {
+        self.inner.index.write().end_watch(id);
+    }
+
+    /// Replaces everything that one watch saw by a complete list.
+    pub fn replace_pods(&self, id: WatchId, pods: Vec<PodFacts>) {
+        let added = self.inner.index.write().replace_pods(id, pods);
+        self.inner.start(added);
+    }
+
+    /// Adds or renews a pod.
+    pub fn apply_pod(&self, id: WatchId, pod: PodFacts) {
+        let added = self.inner.index.write().apply_pod(id, pod);
+        self.inner.start(added);
+    }
+
+    /// Removes a pod, unless another watch sees it.
+    pub fn delete_pod(&self, id: WatchId, namespace: &str, name: &str) {
+        self.inner.index.write().delete_pod(id, namespace, name);
     }
 
     /// Replaces the scrape rules of one owner (a policy's `namespace/name`, say); an empty list removes them.
     ///
     /// Rules of all owners hold together; where two select a pod, the pod has an endpoint at each port and path.
     pub fn set_scrape_rules(&self, owner: &str, rules: Vec<ScrapeRule>) {
-        drop((owner.to_owned(), rules));
+        let added = self.inner.index.write().set_rules(owner, rules);
+        self.inner.start(added);
     }
 
     /// Replaces the static targets of one owner; an empty list removes them.
     pub fn set_static_targets(&self, owner: &str, targets: Vec<StaticTarget>) {
-        drop((owner.to_owned(), targets));
+        let added = self.inner.index.write().set_statics(owner, targets);
+        self.inner.start(added);
+    }
+
+    /// Takes in a body for every selected endpoint as if it had been scraped: for tests, and for replaying recorded bodies.
+    ///
+    /// # Errors
+    /// Why the body was not taken in, as text; of several endpoints the first one.
+    pub fn ingest(&self, selection: &Selection, body: &[u8], at: Timestamp) -> Result<(), String> {
+        for each in self.inner.select(selection, at) {
+            self.inner
+                .ingest(&each.endpoint.tracked, body, true, at)
+                .map_err(|error| error.to_string())?;
+        }
+        Ok(())
     }
 
     /// Answers a query over all selected endpoints together, from memory.
@@ -75,13 +189,15 @@ impl Signals {
     /// # Errors
     /// Why there is no value. Hold, or apply the rule's own policy; it is not zero.
     pub fn query(&self, query: &Query, now: Timestamp) -> Result<Answer, Missing> {
-        let _ = now;
-        Err(Missing::NoEndpoints {
-            selection: query.selection.to_string(),
-        })
+        let raw = self.inner.raw_id(&query.metric, now)?;
+        let selected = self.inner.select(&query.selection, now);
+        let selection = query.selection.to_string();
+        self.inner
+            .evaluation(&selected, query.window, now, &selection)
+            .answer(&query.metric, raw)
     }
 
-    /// Answers a query for each selected live endpoint, sorted by namespace and pod.
+    /// Answers a query for each selected live pod, sorted by namespace and name. The list may be empty.
     ///
     /// # Errors
     /// As [`Self::query`], for reasons that concern all endpoints.
@@ -90,15 +206,197 @@ impl Signals {
         query: &Query,
         now: Timestamp,
     ) -> Result<Vec<EndpointAnswer>, Missing> {
-        let _ = now;
-        Err(Missing::NoEndpoints {
-            selection: query.selection.to_string(),
-        })
+        let raw = self.inner.raw_id(&query.metric, now)?;
+        let selected = self.inner.select(&query.selection, now);
+        let selection = query.selection.to_string();
+        let same_pod = |one: &Selected, other: &Selected| {
+            (&one.endpoint.key.namespace, &one.endpoint.key.name)
+                == (&other.endpoint.key.namespace, &other.endpoint.key.name)
+        };
+        let answers = selected.chunk_by(same_pod).map(|pod| {
+            let evaluation = self.inner.evaluation(pod, query.window, now, &selection);
+            let answer = evaluation.answer(&query.metric, raw);
+            let key = &pod[0].endpoint.key;
+            EndpointAnswer {
+                namespace: key.namespace.clone(),
+                pod: key.name.clone(),
+                timestamp: pod.iter().filter_map(|each| each.last).min(),
+                value: answer.map(|answer| Measured {
+                    value: answer.value,
+                    age: Duration::try_from(now.duration_since(answer.timestamp))
+                        .unwrap_or_default(),
+                    endpoints: answer.contributing,
+                    scaled_up: answer.rule == crate::query::Rule::SumScaledUp,
+                    at_finish: answer.at_finish,
+                }),
+            }
+        });
+        Ok(answers.collect())
     }
 
     /// Everything known about the selected endpoints.
     #[must_use]
     pub fn observe(&self, selection: &Selection, now: Timestamp) -> RoleSignals {
-        RoleSignals::unknown(selection, now)
+        let selected = self.inner.select(selection, now);
+        let text = selection.to_string();
+        let counts = self.inner.count(selection, &selected);
+        RoleSignals::observe(&self.inner.evaluation(&selected, None, now, &text), counts)
+    }
+
+    /// The endpoints a selection takes in, live or not, with what is known about each: for people.
+    #[must_use]
+    pub fn endpoints(&self, selection: &Selection, now: Timestamp) -> Vec<EndpointStatus> {
+        let index = self.inner.index.read();
+        let stale_after = self.inner.settings.stale_after();
+        let endpoints = index.endpoints(selection.namespace.as_deref());
+        endpoints
+            .filter_map(|endpoint| Some(endpoint.select(selection, stale_after, now)?.status()))
+            .collect()
+    }
+}
+
+/// Rows that a window needs: one for each interval, and one at each end.
+fn rows(settings: &Settings) -> usize {
+    let rows = settings
+        .window
+        .as_nanos()
+        .div_ceil(settings.interval.as_nanos().max(1))
+        + 2;
+    usize::try_from(rows).unwrap_or(usize::MAX)
+}
+
+impl Inner {
+    fn start(&self, added: Added) {
+        for endpoint in added {
+            // Fails only after the end of the run, when nothing is scraped any more.
+            drop(self.added.send(endpoint));
+        }
+    }
+
+    /// Takes in a body for an endpoint.
+    pub(crate) fn ingest(
+        &self,
+        tracked: &Tracked,
+        body: &[u8],
+        whole: bool,
+        at: Timestamp,
+    ) -> Result<Ingested, NotIngested> {
+        let mut state = tracked.state.lock();
+        state
+            .target
+            .ingest(body, whole, at, &self.settings.limits, |recognition| {
+                self.catalogue.lock().catalogue.collection(recognition)
+            })
+    }
+
+    /// The live endpoints that a selection takes in, by namespace and name.
+    fn select(&self, selection: &Selection, now: Timestamp) -> Vec<Selected> {
+        let index = self.index.read();
+        let stale_after = self.settings.stale_after();
+        index
+            .endpoints(selection.namespace.as_deref())
+            .filter(|endpoint| endpoint.live)
+            .filter_map(|endpoint| endpoint.select(selection, stale_after, now))
+            .collect()
+    }
+
+    fn count(&self, selection: &Selection, selected: &[Selected]) -> EndpointCounts {
+        let index = self.index.read();
+        let all = index.endpoints(selection.namespace.as_deref());
+        let not_live = all
+            .filter(|endpoint| !endpoint.live && endpoint.labels_match(selection))
+            .count();
+        let fresh = selected
+            .iter()
+            .filter(|each| each.problem.is_none())
+            .count();
+        let never_scraped = selected.iter().filter(|each| each.last.is_none()).count();
+        EndpointCounts {
+            total: selected.len() + not_live,
+            live: selected.len(),
+            fresh,
+            stale: selected.len() - fresh - never_scraped,
+            never_scraped,
+        }
+    }
+
+    fn evaluation<'a>(
+        &self,
+        selected: &'a [Selected],
+        window: Option<Duration>,
+        now: Timestamp,
+        selection: &'a str,
+    ) -> Evaluation<'a> {
+        let longest = self.settings.window;
+        Evaluation {
+            selected,
+            quorum: self.settings.quorum,
+            window: window.map_or(longest, |window| window.min(longest)),
+            now,
+            selection,
+        }
+    }
+
+    /// The id of a series asked for by its own name; it is collected from now on.
+    fn raw_id(&self, metric: &Metric, now: Timestamp) -> Result<Option<u32>, Missing> {
+        let (Metric::Series(name) | Metric::SeriesRate(name)) = metric else {
+            return Ok(None);
+        };
+        let mut names = self.catalogue.lock();
+        let known = names.catalogue.raw(name);
+        let limit = self.settings.limits.raw_names;
+        if known.is_none() && names.catalogue.raw_count() >= limit {
+            drop(names);
+            self.metrics.count_limit("limits.raw_names");
+            return Err(Missing::TooManySeries {
+                name: name.clone(),
+                limit,
+            });
+        }
+        names.asked.insert(name.clone(), now);
+        if known.is_none() {
+            names.catalogue.add_raw(name);
+            return Err(Missing::JustAdded { name: name.clone() });
+        }
+        Ok(known)
+    }
+
+    /// Counts endpoints and series, and forgets series that nobody asks for any more.
+    fn keep_house(&self) {
+        let now = self.clock.now();
+        let stale_after = self.settings.stale_after();
+        let (mut fresh, mut stale, mut never, mut not_ready) = (0, 0, 0, 0);
+        let (mut series, mut stale_series) = (0, 0);
+        for endpoint in self.index.read().endpoints(None) {
+            let state = endpoint.tracked.state.lock();
+            let count = state.target.series();
+            series += count;
+            let is_fresh = state.target.last_time().map(|last| {
+                Duration::try_from(now.duration_since(last)).unwrap_or_default() <= stale_after
+            });
+            match (endpoint.live, is_fresh) {
+                (false, _) => not_ready += 1,
+                (true, Some(true)) => fresh += 1,
+                (true, Some(false)) => {
+                    stale += 1;
+                    stale_series += count;
+                }
+                (true, None) => never += 1,
+            }
+        }
+        self.metrics.set_endpoints([fresh, stale, never, not_ready]);
+        self.metrics
+            .series
+            .set(i64::try_from(series).unwrap_or(i64::MAX));
+        self.metrics
+            .stale_series
+            .set(i64::try_from(stale_series).unwrap_or(i64::MAX));
+        let idle = self.settings.limits.raw_name_idle;
+        let mut names = self.catalogue.lock();
+        names.asked.retain(|_, asked| {
+            Duration::try_from(now.duration_since(*asked)).unwrap_or_default() < idle
+        });
+        let Names { catalogue, asked } = &mut *names;
+        catalogue.retain_raw(|name| asked.contains_key(name));
     }
 }

@@ -152,6 +152,19 @@ pub(crate) enum NotIngested {
     },
 }
 
+impl NotIngested {
+    /// A short name, for metrics.
+    pub(crate) const fn category(&self) -> &'static str {
+        match self {
+            Self::Refused(_) => "refused",
+            Self::Truncated => "truncated",
+            Self::Malformed { .. } => "malformed",
+            Self::Incomplete { .. } => "incomplete",
+            Self::Limit { .. } => "limit",
+        }
+    }
+}
+
 /// Ids are hashes already.
 #[derive(Debug, Default)]
 struct IdHasher(u64);
@@ -289,10 +302,20 @@ impl Target {
         let Some(collection) = self.collection.clone() else {
             return Ok(Parsed::default());
         };
-        let mut pass =
-            Pass { target: self, collection: &collection, limits, next: 0, parsed: Parsed::default(), over_limit: None };
+        let mut pass = Pass {
+            target: self,
+            collection: &collection,
+            limits,
+            next: 0,
+            parsed: Parsed::default(),
+            over_limit: None,
+        };
         let report = read(body, &limits.reader(), &mut pass)?;
-        let Pass { mut parsed, over_limit, .. } = pass;
+        let Pass {
+            mut parsed,
+            over_limit,
+            ..
+        } = pass;
         if let Some((name, limit)) = over_limit {
             return Err(NotIngested::Limit { name, limit });
         }
@@ -320,7 +343,9 @@ impl Target {
 
     /// Whether a series fell that never does while its process lives.
     fn has_fallen(&self) -> bool {
-        self.slots.iter().any(|slot| slot.attempt == self.attempts && slot.counts && slot.value < slot.previous)
+        self.slots
+            .iter()
+            .any(|slot| slot.attempt == self.attempts && slot.counts && slot.value < slot.previous)
     }
 
     fn commit(&mut self, at: Timestamp, restarted: bool, found: &mut Ingested) {
@@ -344,7 +369,9 @@ impl Target {
                     counter.commit(row, previous);
                 }
                 Window::Histogram(histogram) => {
-                    match histogram.commit(row, previous, commit, |moved| moves = Some(moved.to_vec())) {
+                    match histogram
+                        .commit(row, previous, commit, |moved| moves = Some(moved.to_vec()))
+                    {
                         Committed::Same | Committed::BoundsChanged => {}
                         Committed::Inconsistent => found.inconsistent += 1,
                     }
@@ -370,7 +397,11 @@ impl Target {
             let since = self.since(self.channels[usize::from(channel)].key);
             let channel = &mut self.channels[usize::from(channel)];
             channel.seen = commit;
-            let value = if let Place::Constant(value) = place { value } else { slot.value };
+            let value = if let Place::Constant(value) = place {
+                value
+            } else {
+                slot.value
+            };
             let increase = if slot.previous.is_nan() {
                 // A series that is new in a body of a known process was not there, or zero, before.
                 if since < commit { value } else { 0.0 }
@@ -379,11 +410,19 @@ impl Target {
             } else {
                 value - slot.previous
             };
-            let reading = self.collection.as_ref().and_then(|collection| collection.term(channel.key)).map(|(_, term)| term.reading);
+            let reading = self
+                .collection
+                .as_ref()
+                .and_then(|collection| collection.term(channel.key))
+                .map(|(_, term)| term.reading);
             let possible = match (&channel.window, reading) {
-                (Window::Gauge(_), Some(Reading::Ratio)) => (-ROUNDING..=1.0 + ROUNDING).contains(&value),
+                (Window::Gauge(_), Some(Reading::Ratio)) => {
+                    (-ROUNDING..=1.0 + ROUNDING).contains(&value)
+                }
                 (Window::Gauge(_), _) => (0.0..=ABSURD).contains(&value),
-                (Window::Counter(_) | Window::Histogram(_), _) => value.is_finite() && (value >= 0.0 || place == Place::Sum),
+                (Window::Counter(_) | Window::Histogram(_), _) => {
+                    value.is_finite() && (value >= 0.0 || place == Place::Sum)
+                }
                 (Window::Raw(..), _) => value.is_finite(),
             };
             if !possible {
@@ -394,7 +433,11 @@ impl Target {
             match &mut channel.window {
                 Window::Gauge(gauge) => {
                     let is_ratio = matches!(reading, Some(Reading::Ratio));
-                    gauge.observe(if is_ratio { value.clamp(0.0, 1.0) } else { value });
+                    gauge.observe(if is_ratio {
+                        value.clamp(0.0, 1.0)
+                    } else {
+                        value
+                    });
                 }
                 Window::Counter(counter) => counter.grow(increase),
                 Window::Raw(gauge, counter) => {
@@ -438,7 +481,12 @@ impl Target {
         let old = |slot: &Slot| last - slot.commit > FORGET_AFTER.max(self.capacity as u64);
         let count = self.slots.iter().filter(|slot| old(slot)).count();
         if count > 32 && count * 2 > self.slots.len() {
-            let forgotten: Vec<u64> = self.slots.iter().filter(|slot| old(slot)).map(|slot| slot.id).collect();
+            let forgotten: Vec<u64> = self
+                .slots
+                .iter()
+                .filter(|slot| old(slot))
+                .map(|slot| slot.id)
+                .collect();
             self.drop_slots(|slot| forgotten.contains(&slot.id));
         }
     }
@@ -455,7 +503,8 @@ impl Target {
             let old = slot.first_use as usize..slot.first_use as usize + usize::from(slot.uses);
             slot.first_use = u32::try_from(uses.len()).unwrap_or(u32::MAX);
             uses.extend_from_slice(&self.uses[old]);
-            self.by_id.insert(slot.id, u32::try_from(index).unwrap_or(u32::MAX));
+            self.by_id
+                .insert(slot.id, u32::try_from(index).unwrap_or(u32::MAX));
         }
         self.uses = uses;
     }
@@ -469,13 +518,19 @@ impl Target {
     pub(crate) fn since(&self, key: Key) -> u64 {
         match key {
             Key::Term(_) => 0,
-            Key::Raw(id) => self.raw_since.iter().find(|(known, _)| *known == id).map_or(0, |(_, since)| *since),
+            Key::Raw(id) => self
+                .raw_since
+                .iter()
+                .find(|(known, _)| *known == id)
+                .map_or(0, |(_, since)| *since),
         }
     }
 
     /// What the server was recognised as; `None` before the first body.
     pub(crate) fn recognition(&self) -> Option<Recognition> {
-        self.collection.as_ref().map(|collection| collection.recognition)
+        self.collection
+            .as_ref()
+            .map(|collection| collection.recognition)
     }
 
     /// The collection followed; `None` before the first body.
@@ -485,7 +540,10 @@ impl Target {
 
     /// Whether the name of a term was in the last body.
     pub(crate) fn is_present(&self, term: u16) -> bool {
-        self.present.get(usize::from(term)).copied().unwrap_or(false)
+        self.present
+            .get(usize::from(term))
+            .copied()
+            .unwrap_or(false)
     }
 
     /// Whether no server was recognised in a body that has samples.
@@ -528,8 +586,14 @@ fn check_shape(report: &Report, whole: bool) -> Result<(), NotIngested> {
         return Err(NotIngested::Truncated);
     }
     if report.malformed > MALFORMED_ALLOWED {
-        let first = report.problems.first().map_or_else(String::new, ToString::to_string);
-        return Err(NotIngested::Malformed { count: report.malformed, first });
+        let first = report
+            .problems
+            .first()
+            .map_or_else(String::new, ToString::to_string);
+        return Err(NotIngested::Malformed {
+            count: report.malformed,
+            first,
+        });
     }
     Ok(())
 }
@@ -596,12 +660,19 @@ impl Pass<'_> {
         let first_use = self.target.uses.len();
         let mut counts = false;
         for name_use in uses {
-            let Some((place, window)) = self.place(*name_use, sample) else { continue };
+            let Some((place, window)) = self.place(*name_use, sample) else {
+                continue;
+            };
             let model = self.model(sample).ok()?;
             let channel = self.channel(name_use.key, model, window)?;
-            let place = match (&mut self.target.channels[usize::from(channel)].window, place) {
+            let place = match (
+                &mut self.target.channels[usize::from(channel)].window,
+                place,
+            ) {
                 (Window::Histogram(histogram), Place::Bucket(_)) => {
-                    let bound = sample.label("le").and_then(|le| le.unescaped().trim().parse().ok());
+                    let bound = sample
+                        .label("le")
+                        .and_then(|le| le.unescaped().trim().parse().ok());
                     bound.and_then(|bound| histogram.place(bound))
                 }
                 (_, place) => Some(place),
@@ -634,15 +705,26 @@ impl Pass<'_> {
             return Some((Place::Value, Kind::Raw));
         };
         let holds = term.labels.iter().all(|(label, test)| {
-            sample.label(label).map_or_else(|| test.holds(""), |value| test.holds(&value.unescaped()))
+            sample
+                .label(label)
+                .map_or_else(|| test.holds(""), |value| test.holds(&value.unescaped()))
         });
         if !holds {
             return None;
         }
         match (term.reading, name_use.part) {
             (Reading::Labels(lists), _) => {
-                let number = |label: &&str| sample.label(label)?.unescaped().parse::<f64>().ok().filter(|number| number.is_finite());
-                let product = lists.iter().find_map(|labels| labels.iter().map(number).product::<Option<f64>>())?;
+                let number = |label: &&str| {
+                    sample
+                        .label(label)?
+                        .unescaped()
+                        .parse::<f64>()
+                        .ok()
+                        .filter(|number| number.is_finite())
+                };
+                let product = lists
+                    .iter()
+                    .find_map(|labels| labels.iter().map(number).product::<Option<f64>>())?;
                 Some((Place::Constant(product), Kind::Gauge))
             }
             (Reading::Gauge | Reading::Ratio, _) => Some((Place::Value, Kind::Gauge)),
@@ -659,16 +741,31 @@ impl Pass<'_> {
             return;
         }
         for name_use in uses {
-            let Some((engine, _)) = self.collection.term(name_use.key) else { continue };
-            let Some(role_label) = &engine.role_label else { continue };
-            let Some(value) = sample.label(role_label.label) else { continue };
-            self.target.role = role_label.roles.iter().find(|(name, _)| value.is(name)).map(|(_, role)| *role);
+            let Some((engine, _)) = self.collection.term(name_use.key) else {
+                continue;
+            };
+            let Some(role_label) = &engine.role_label else {
+                continue;
+            };
+            let Some(value) = sample.label(role_label.label) else {
+                continue;
+            };
+            self.target.role = role_label
+                .roles
+                .iter()
+                .find(|(name, _)| value.is(name))
+                .map(|(_, role)| *role);
         }
     }
 
     /// The index of the sample's model, remembered if it is new.
     fn model(&mut self, sample: &Sample<'_, '_>) -> Result<Option<u16>, ()> {
-        let Some(value) = self.collection.model_labels.iter().find_map(|label| sample.label(label)) else {
+        let Some(value) = self
+            .collection
+            .model_labels
+            .iter()
+            .find_map(|label| sample.label(label))
+        else {
             return Ok(None);
         };
         let known = self.target.models.iter().position(|model| value.is(model));
@@ -694,7 +791,9 @@ impl Pass<'_> {
     fn channel(&mut self, key: Key, model: Option<u16>, kind: Kind) -> Option<u16> {
         let rows = self.target.capacity;
         let channels = &mut self.target.channels;
-        let known = channels.iter().position(|channel| channel.key == key && channel.model == model);
+        let known = channels
+            .iter()
+            .position(|channel| channel.key == key && channel.model == model);
         let index = known.unwrap_or_else(|| {
             let window = match kind {
                 Kind::Gauge => Window::Gauge(Gauge::new(rows)),
@@ -702,7 +801,13 @@ impl Pass<'_> {
                 Kind::Histogram => Window::Histogram(Histogram::new(rows)),
                 Kind::Raw => Window::Raw(Gauge::new(rows), Counter::new(rows)),
             };
-            channels.push(Channel { key, model, window, seen: u64::MAX, impossible: u64::MAX });
+            channels.push(Channel {
+                key,
+                model,
+                window,
+                seen: u64::MAX,
+                impossible: u64::MAX,
+            });
             channels.len() - 1
         });
         u16::try_from(index).ok()

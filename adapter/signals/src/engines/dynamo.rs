@@ -13,9 +13,18 @@ pub(super) static FRONTEND: Engine = Engine {
     role_label: None,
     start_time: None,
     rules: &[
-        rule(Signal::OfferedRequests, &[Source::of(&[counter("dynamo_frontend_requests_started_total")]).late()]),
-        rule(Signal::OfferedInputTokens, &[Source::of(&[counter("dynamo_frontend_input_sequence_tokens_sum")]).late()]),
-        rule(Signal::InFlight, &[Source::of(&[gauge("dynamo_frontend_inflight_requests")])]),
+        rule(
+            Signal::OfferedRequests,
+            &[Source::of(&[counter("dynamo_frontend_requests_started_total")]).late()],
+        ),
+        rule(
+            Signal::OfferedInputTokens,
+            &[Source::of(&[counter("dynamo_frontend_input_sequence_tokens_sum")]).late()],
+        ),
+        rule(
+            Signal::InFlight,
+            &[Source::of(&[gauge("dynamo_frontend_inflight_requests")])],
+        ),
         rule(
             Signal::Running,
             &[Source::of(&[
@@ -30,18 +39,53 @@ pub(super) static FRONTEND: Engine = Engine {
                 gauge("dynamo_frontend_router_queue_pending_requests").optional(),
             ])],
         ),
-        rule(Signal::InputTokens, &[Source::of(&[counter("dynamo_frontend_input_sequence_tokens_sum")]).late()]),
-        rule(Signal::OutputTokens, &[Source::of(&[counter("dynamo_frontend_output_tokens_total")]).late()]),
-        rule(Signal::Finished, &[Source::of(&[counter("dynamo_frontend_requests_total")]).late()]),
+        rule(
+            Signal::InputTokens,
+            &[Source::of(&[counter("dynamo_frontend_input_sequence_tokens_sum")]).late()],
+        ),
+        rule(
+            Signal::OutputTokens,
+            &[Source::of(&[counter("dynamo_frontend_output_tokens_total")]).late()],
+        ),
+        rule(
+            Signal::Finished,
+            &[Source::of(&[counter("dynamo_frontend_requests_total")]).late()],
+        ),
         rule(
             Signal::Failed,
-            &[Source::of(&[counter("dynamo_frontend_requests_total").only(&[("status", NoneOf(&["success"]))])]).late()],
+            &[Source::of(&[
+                counter("dynamo_frontend_requests_total").only(&[("status", NoneOf(&["success"]))])
+            ])
+            .late()],
         ),
-        rule(Signal::Ttft, &[Source::of(&[histogram("dynamo_frontend_time_to_first_token_seconds")])]),
-        rule(Signal::Itl, &[Source::of(&[histogram("dynamo_frontend_inter_token_latency_seconds")])]),
-        rule(Signal::EndToEnd, &[Source::of(&[histogram("dynamo_frontend_request_duration_seconds")]).at_finish()]),
-        rule(Signal::InputLength, &[Source::of(&[mean("dynamo_frontend_input_sequence_tokens", 1.0)])]),
-        rule(Signal::OutputLength, &[Source::of(&[mean("dynamo_frontend_output_sequence_tokens", 1.0)]).at_finish()]),
+        rule(
+            Signal::Ttft,
+            &[Source::of(&[histogram("dynamo_frontend_time_to_first_token_seconds")]).late()],
+        ),
+        rule(
+            Signal::Itl,
+            &[Source::of(&[histogram("dynamo_frontend_inter_token_latency_seconds")]).late()],
+        ),
+        rule(
+            Signal::EndToEnd,
+            &[
+                Source::of(&[histogram("dynamo_frontend_request_duration_seconds")])
+                    .at_finish()
+                    .late(),
+            ],
+        ),
+        rule(
+            Signal::InputLength,
+            &[Source::of(&[mean("dynamo_frontend_input_sequence_tokens", 1.0)]).late()],
+        ),
+        rule(
+            Signal::OutputLength,
+            &[
+                Source::of(&[mean("dynamo_frontend_output_sequence_tokens", 1.0)])
+                    .at_finish()
+                    .late(),
+            ],
+        ),
     ],
 };
 
@@ -60,11 +104,19 @@ pub(super) static WORKER: Engine = Engine {
     rules: &[
         rule(
             Signal::InFlight,
-            &[Source::of(&[gauge("dynamo_component_inflight_requests").only(&[("dynamo_endpoint", Is("generate"))])])],
+            &[Source::of(&[gauge("dynamo_component_inflight_requests")
+                .only(&[("dynamo_endpoint", Is("generate"))])])],
+        ),
+        rule(
+            Signal::ReceivedRequests,
+            &[Source::of(&[counter("dynamo_component_requests_total")
+                .only(&[("dynamo_endpoint", Is("generate"))])])],
         ),
         rule(
             Signal::Failed,
-            &[Source::of(&[counter("dynamo_component_errors_total").only(&[("dynamo_endpoint", Is("generate"))])]).late()],
+            &[Source::of(&[counter("dynamo_component_errors_total")
+                .only(&[("dynamo_endpoint", Is("generate"))])])
+            .late()],
         ),
     ],
 };

@@ -13,8 +13,14 @@ pub(super) static ENGINE: Engine = Engine {
     role_label: None,
     start_time: None,
     rules: &[
-        rule(Signal::Running, &[Source::of(&[gauge("llamacpp:requests_processing")])]),
-        rule(Signal::Waiting, &[Source::of(&[gauge("llamacpp:requests_deferred")])]),
+        rule(
+            Signal::Running,
+            &[Source::of(&[gauge("llamacpp:requests_processing")])],
+        ),
+        rule(
+            Signal::Waiting,
+            &[Source::of(&[gauge("llamacpp:requests_deferred")])],
+        ),
         rule(
             Signal::InputTokens,
             &[Source::of(&[
@@ -23,13 +29,25 @@ pub(super) static ENGINE: Engine = Engine {
             ])
             .at_finish()],
         ),
-        rule(Signal::ComputedInputTokens, &[Source::of(&[counter("llamacpp:prompt_tokens_total")]).at_finish()]),
-        rule(Signal::OutputTokens, &[Source::of(&[counter("llamacpp:tokens_predicted_total")]).at_finish()]),
-        rule(Signal::PrefixHits, &[Source::of(&[counter("llamacpp:prompt_tokens_cached_total")]).at_finish()]),
+        rule(
+            Signal::ComputedInputTokens,
+            &[Source::of(&[counter("llamacpp:prompt_tokens_total")]).at_finish()],
+        ),
+        rule(
+            Signal::OutputTokens,
+            &[Source::of(&[counter("llamacpp:tokens_predicted_total")]).at_finish()],
+        ),
+        rule(
+            Signal::PrefixHits,
+            &[Source::of(&[counter("llamacpp:prompt_tokens_cached_total")]).at_finish()],
+        ),
         rule(
             Signal::PrefixQueries,
-            &[Source::of(&[counter("llamacpp:prompt_tokens_cached_total"), counter("llamacpp:prompt_tokens_total")])
-                .at_finish()],
+            &[Source::of(&[
+                counter("llamacpp:prompt_tokens_cached_total"),
+                counter("llamacpp:prompt_tokens_total"),
+            ])
+            .at_finish()],
         ),
     ],
 };

@@ -15,8 +15,13 @@ pub use recognise::{Recognition, recognise};
 pub use signal::Signal;
 
 /// Every server, in the order in which they are looked for. Wrappers come before what they wrap.
-pub static ENGINES: [&Engine; 5] =
-    [&dynamo::FRONTEND, &dynamo::WORKER, &vllm::ENGINE, &sglang::ENGINE, &llamacpp::ENGINE];
+pub static ENGINES: [&Engine; 5] = [
+    &dynamo::FRONTEND,
+    &dynamo::WORKER,
+    &vllm::ENGINE,
+    &sglang::ENGINE,
+    &llamacpp::ENGINE,
+];
 
 /// What is known about one kind of server.
 #[derive(Debug)]
@@ -137,7 +142,13 @@ impl LabelTest {
 
 impl Term {
     const fn new(name: &'static str, reading: Reading) -> Self {
-        Self { name, labels: &[], reading, negative: false, optional: false }
+        Self {
+            name,
+            labels: &[],
+            reading,
+            negative: false,
+            optional: false,
+        }
     }
 
     const fn only(mut self, labels: &'static [(&'static str, LabelTest)]) -> Self {
@@ -158,7 +169,11 @@ impl Term {
 
 impl Source {
     const fn of(terms: &'static [Term]) -> Self {
-        Self { terms, at_finish: false, late: false }
+        Self {
+            terms,
+            at_finish: false,
+            late: false,
+        }
     }
 
     const fn at_finish(mut self) -> Self {
@@ -190,12 +205,24 @@ const fn counter(name: &'static str) -> Term {
 
 /// A histogram in the signal's unit, with its buckets.
 const fn histogram(name: &'static str) -> Term {
-    Term::new(name, Reading::Histogram { scale: 1.0, buckets: true })
+    Term::new(
+        name,
+        Reading::Histogram {
+            scale: 1.0,
+            buckets: true,
+        },
+    )
 }
 
 /// A histogram of which only the mean is wanted.
 const fn mean(name: &'static str, scale: f64) -> Term {
-    Term::new(name, Reading::Histogram { scale, buckets: false })
+    Term::new(
+        name,
+        Reading::Histogram {
+            scale,
+            buckets: false,
+        },
+    )
 }
 
 #[cfg(test)]
@@ -211,13 +238,35 @@ mod tests {
             let mut signals = BTreeSet::new();
             assert!(!engine.prefixes.is_empty(), "{}", engine.name);
             for rule in engine.rules {
-                assert!(signals.insert(rule.signal), "{}: two rules for {:?}", engine.name, rule.signal);
-                assert!(!rule.sources.is_empty(), "{}: {:?}", engine.name, rule.signal);
+                assert!(
+                    signals.insert(rule.signal),
+                    "{}: two rules for {:?}",
+                    engine.name,
+                    rule.signal
+                );
+                assert!(
+                    !rule.sources.is_empty(),
+                    "{}: {:?}",
+                    engine.name,
+                    rule.signal
+                );
                 for source in rule.sources {
-                    let [first, ..] = source.terms else { panic!("{}: {:?} has no terms", engine.name, rule.signal) };
-                    assert!(!first.optional && !first.negative, "{}: {:?} starts with {first:?}", engine.name, rule.signal);
+                    let [first, ..] = source.terms else {
+                        panic!("{}: {:?} has no terms", engine.name, rule.signal)
+                    };
+                    assert!(
+                        !first.optional && !first.negative,
+                        "{}: {:?} starts with {first:?}",
+                        engine.name,
+                        rule.signal
+                    );
                     let kind = |term: &Term| std::mem::discriminant(&term.reading);
-                    assert!(source.terms.iter().all(|term| kind(term) == kind(first)), "{}: {:?}", engine.name, rule.signal);
+                    assert!(
+                        source.terms.iter().all(|term| kind(term) == kind(first)),
+                        "{}: {:?}",
+                        engine.name,
+                        rule.signal
+                    );
                 }
             }
         }

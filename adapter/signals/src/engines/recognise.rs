@@ -21,7 +21,10 @@ pub struct Recognition {
 /// # Errors
 /// The body is no exposition, or exceeds a limit.
 pub fn recognise(body: &[u8], limits: &Limits) -> Result<Recognition, Refused> {
-    let mut names = Names(Recognition { found: 0, has_samples: false });
+    let mut names = Names(Recognition {
+        found: 0,
+        has_samples: false,
+    });
     read(body, limits, &mut names)?;
     Ok(names.0)
 }
@@ -34,7 +37,11 @@ impl<'t> Consumer<'t> for Names {
     fn select(&mut self, name: &[u8]) -> Option<()> {
         self.0.has_samples = true;
         for (index, engine) in ENGINES.iter().enumerate() {
-            if engine.prefixes.iter().any(|prefix| name.starts_with(prefix.as_bytes())) {
+            if engine
+                .prefixes
+                .iter()
+                .any(|prefix| name.starts_with(prefix.as_bytes()))
+            {
                 self.0.found |= 1 << index;
             }
         }
@@ -47,9 +54,13 @@ impl<'t> Consumer<'t> for Names {
 impl Recognition {
     /// The servers, wrappers first; none if nothing known was found.
     pub fn engines(self) -> impl Iterator<Item = &'static Engine> + Clone {
-        let all = ENGINES.iter().enumerate().filter(move |(index, _)| self.found & (1 << index) != 0);
+        let all = ENGINES
+            .iter()
+            .enumerate()
+            .filter(move |(index, _)| self.found & (1 << index) != 0);
         let frontend = all.clone().any(|(_, engine)| engine.tier == Tier::Frontend);
-        all.map(|(_, engine)| *engine).filter(move |engine| !frontend || engine.tier == Tier::Frontend)
+        all.map(|(_, engine)| *engine)
+            .filter(move |engine| !frontend || engine.tier == Tier::Frontend)
     }
 
     /// Whether both name the same servers.
@@ -80,7 +91,11 @@ impl Recognition {
     #[must_use]
     pub fn name(self) -> String {
         let names: Vec<_> = self.engines().map(|engine| engine.name).collect();
-        if names.is_empty() { "unknown".to_owned() } else { names.join("+") }
+        if names.is_empty() {
+            "unknown".to_owned()
+        } else {
+            names.join("+")
+        }
     }
 }
 
@@ -89,7 +104,9 @@ mod tests {
     use super::*;
 
     fn name(body: &str) -> String {
-        recognise(body.as_bytes(), &Limits::default()).unwrap().name()
+        recognise(body.as_bytes(), &Limits::default())
+            .unwrap()
+            .name()
     }
 
     #[test]
@@ -98,8 +115,14 @@ mod tests {
         assert_eq!(name("vllm_num_requests_running 1\n"), "vllm");
         assert_eq!(name("sglang_num_running_reqs 1\n"), "sglang");
         assert_eq!(name("llamacpp:requests_processing 1\n"), "llama.cpp");
-        assert_eq!(name("dynamo_component_x 1\nvllm:x 1\n"), "dynamo-worker+vllm");
-        assert_eq!(name("dynamo_component_x 1\ndynamo_frontend_x 1\n"), "dynamo-frontend");
+        assert_eq!(
+            name("dynamo_component_x 1\nvllm:x 1\n"),
+            "dynamo-worker+vllm"
+        );
+        assert_eq!(
+            name("dynamo_component_x 1\ndynamo_frontend_x 1\n"),
+            "dynamo-frontend"
+        );
         assert_eq!(name("nginx_up 1\n# TYPE vllm:x gauge\n"), "unknown");
     }
 

@@ -1,7 +1,11 @@
 //! SGLang, 0.4.6 to 0.5.23. Scheduler families carry rank labels, tokenizer families do not.
+//!
+//! Always in Prometheus' multiprocess mode: a labelled series appears with its first event, and there is no restart stamp.
 
 use super::LabelTest::{Is, OneOf};
-use super::{Engine, LabelTest, RoleLabel, Source, Term, Tier, counter, gauge, histogram, mean, ratio, rule};
+use super::{
+    Engine, LabelTest, RoleLabel, Source, Term, Tier, counter, gauge, histogram, mean, ratio, rule,
+};
 use crate::engines::Signal;
 
 /// The first rank of each tensor and pipeline group; with a flag every rank reports the same numbers.
@@ -24,17 +28,29 @@ pub(super) static ENGINE: Engine = Engine {
     model_label: Some("model_name"),
     role_label: Some(RoleLabel {
         label: "engine_type",
-        roles: &[("prefill", "prefill"), ("decode", "decode"), ("unified", "aggregated")],
+        roles: &[
+            ("prefill", "prefill"),
+            ("decode", "decode"),
+            ("unified", "aggregated"),
+        ],
     }),
-    // Always in multiprocess mode: there is no restart stamp.
     start_time: None,
     rules: &[
-        rule(Signal::Running, &[Source::of(&[queue("sglang:num_running_reqs")])]),
+        rule(
+            Signal::Running,
+            &[Source::of(&[queue("sglang:num_running_reqs")])],
+        ),
         rule(
             Signal::Waiting,
-            &[Source::of(&[queue("sglang:num_queue_reqs"), queue("sglang:num_grammar_queue_reqs").optional()])],
+            &[Source::of(&[
+                queue("sglang:num_queue_reqs"),
+                queue("sglang:num_grammar_queue_reqs").optional(),
+            ])],
         ),
-        rule(Signal::WaitingDeferred, &[Source::of(&[queue("sglang:num_grammar_queue_reqs")])]),
+        rule(
+            Signal::WaitingDeferred,
+            &[Source::of(&[queue("sglang:num_grammar_queue_reqs")])],
+        ),
         rule(
             Signal::WaitingForTransfer,
             &[Source::of(&[
@@ -48,17 +64,30 @@ pub(super) static ENGINE: Engine = Engine {
         ),
         rule(
             Signal::KvCacheUsage,
-            &[Source::of(&[ratio("sglang:token_usage").only(&[FIRST_RANK, FIRST_STAGE, ALL_PRIORITIES])])],
+            &[Source::of(&[ratio("sglang:token_usage").only(&[
+                FIRST_RANK,
+                FIRST_STAGE,
+                ALL_PRIORITIES,
+            ])])],
         ),
         rule(
             Signal::KvCapacityTokens,
-            &[Source::of(&[gauge("sglang:max_total_num_tokens").only(&[FIRST_RANK, FIRST_STAGE])])],
+            &[Source::of(&[
+                gauge("sglang:max_total_num_tokens").only(&[FIRST_RANK, FIRST_STAGE])
+            ])],
         ),
         rule(
             Signal::InputTokens,
             &[
-                Source::of(&[counter("sglang:realtime_tokens_total").only(&[FIRST_RANK, FIRST_STAGE, ("mode", PREFILL)])]),
-                Source::of(&[counter("sglang:prompt_tokens_total")]).at_finish(),
+                Source::of(&[counter("sglang:realtime_tokens_total").only(&[
+                    FIRST_RANK,
+                    FIRST_STAGE,
+                    ("mode", PREFILL),
+                ])])
+                .late(),
+                Source::of(&[counter("sglang:prompt_tokens_total")])
+                    .at_finish()
+                    .late(),
             ],
         ),
         rule(
@@ -67,7 +96,8 @@ pub(super) static ENGINE: Engine = Engine {
                 FIRST_RANK,
                 FIRST_STAGE,
                 ("mode", Is("prefill_compute")),
-            ])])],
+            ])])
+            .late()],
         ),
         rule(
             Signal::OutputTokens,
@@ -76,13 +106,25 @@ pub(super) static ENGINE: Engine = Engine {
                     FIRST_RANK,
                     FIRST_STAGE,
                     ("mode", Is("decode")),
-                ])]),
-                Source::of(&[counter("sglang:generation_tokens_total")]).at_finish(),
+                ])])
+                .late(),
+                Source::of(&[counter("sglang:generation_tokens_total")])
+                    .at_finish()
+                    .late(),
             ],
         ),
-        rule(Signal::Finished, &[Source::of(&[counter("sglang:num_requests_total")])]),
-        rule(Signal::Failed, &[Source::of(&[counter("sglang:num_aborted_requests_total")]).late()]),
-        rule(Signal::Preemptions, &[Source::of(&[counter("sglang:num_retracted_requests_total")]).late()]),
+        rule(
+            Signal::Finished,
+            &[Source::of(&[counter("sglang:num_requests_total")]).late()],
+        ),
+        rule(
+            Signal::Failed,
+            &[Source::of(&[counter("sglang:num_aborted_requests_total")]).late()],
+        ),
+        rule(
+            Signal::Preemptions,
+            &[Source::of(&[counter("sglang:num_retracted_requests_total")]).late()],
+        ),
         rule(
             Signal::PrefixHits,
             &[
@@ -90,29 +132,70 @@ pub(super) static ENGINE: Engine = Engine {
                     FIRST_RANK,
                     FIRST_STAGE,
                     ("mode", Is("prefill_cache")),
-                ])]),
-                Source::of(&[counter("sglang:cached_tokens_total")]).at_finish(),
+                ])])
+                .late(),
+                Source::of(&[counter("sglang:cached_tokens_total")])
+                    .at_finish()
+                    .late(),
             ],
         ),
         rule(
             Signal::PrefixQueries,
             &[
-                Source::of(&[counter("sglang:realtime_tokens_total").only(&[FIRST_RANK, FIRST_STAGE, ("mode", PREFILL)])]),
-                Source::of(&[counter("sglang:prompt_tokens_total")]).at_finish(),
+                Source::of(&[counter("sglang:realtime_tokens_total").only(&[
+                    FIRST_RANK,
+                    FIRST_STAGE,
+                    ("mode", PREFILL),
+                ])])
+                .late(),
+                Source::of(&[counter("sglang:prompt_tokens_total")])
+                    .at_finish()
+                    .late(),
             ],
         ),
-        rule(Signal::Ttft, &[Source::of(&[histogram("sglang:time_to_first_token_seconds")])]),
-        rule(Signal::Itl, &[Source::of(&[histogram("sglang:inter_token_latency_seconds")])]),
-        rule(Signal::EndToEnd, &[Source::of(&[histogram("sglang:e2e_request_latency_seconds")]).at_finish()]),
+        rule(
+            Signal::Ttft,
+            &[Source::of(&[histogram("sglang:time_to_first_token_seconds")]).late()],
+        ),
+        rule(
+            Signal::Itl,
+            &[Source::of(&[histogram("sglang:inter_token_latency_seconds")]).late()],
+        ),
+        rule(
+            Signal::EndToEnd,
+            &[
+                Source::of(&[histogram("sglang:e2e_request_latency_seconds")])
+                    .at_finish()
+                    .late(),
+            ],
+        ),
         rule(
             Signal::QueueTime,
-            &[Source::of(&[histogram("sglang:queue_time_seconds").only(&[FIRST_RANK, FIRST_STAGE])])],
+            &[Source::of(&[
+                histogram("sglang:queue_time_seconds").only(&[FIRST_RANK, FIRST_STAGE])
+            ])
+            .late()],
         ),
         rule(
             Signal::TransferTime,
-            &[Source::of(&[mean("sglang:kv_transfer_latency_ms", 1e-3).only(&[FIRST_RANK, FIRST_STAGE])]).late()],
+            &[Source::of(&[
+                mean("sglang:kv_transfer_latency_ms", 1e-3).only(&[FIRST_RANK, FIRST_STAGE])
+            ])
+            .late()],
         ),
-        rule(Signal::InputLength, &[Source::of(&[mean("sglang:prompt_tokens_histogram", 1.0)]).at_finish()]),
-        rule(Signal::OutputLength, &[Source::of(&[mean("sglang:generation_tokens_histogram", 1.0)]).at_finish()]),
+        rule(
+            Signal::InputLength,
+            &[Source::of(&[mean("sglang:prompt_tokens_histogram", 1.0)])
+                .at_finish()
+                .late()],
+        ),
+        rule(
+            Signal::OutputLength,
+            &[
+                Source::of(&[mean("sglang:generation_tokens_histogram", 1.0)])
+                    .at_finish()
+                    .late(),
+            ],
+        ),
     ],
 };

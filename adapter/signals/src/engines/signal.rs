@@ -25,6 +25,8 @@ pub enum Signal {
     OfferedRequests,
     /// Prompt tokens that arrived. Counter.
     OfferedInputTokens,
+    /// Requests that reached the engine. Counter.
+    ReceivedRequests,
     /// Prompt tokens processed, cached and transferred ones included. Counter.
     InputTokens,
     /// Prompt tokens computed. Counter.
@@ -63,7 +65,7 @@ pub enum Signal {
 
 impl Signal {
     /// All of them, in order.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 29] = [
         Self::Running,
         Self::Waiting,
         Self::WaitingCapacity,
@@ -75,6 +77,7 @@ impl Signal {
         Self::Awake,
         Self::OfferedRequests,
         Self::OfferedInputTokens,
+        Self::ReceivedRequests,
         Self::InputTokens,
         Self::ComputedInputTokens,
         Self::OutputTokens,

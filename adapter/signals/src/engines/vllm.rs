@@ -1,7 +1,9 @@
 //! vLLM, V0 to 0.33 and its Rust front end; also what wraps or imitates it under `vllm:` names.
 
 use super::LabelTest::Is;
-use super::{Engine, Reading, RoleLabel, Source, Term, Tier, counter, gauge, histogram, mean, ratio, rule};
+use super::{
+    Engine, Reading, RoleLabel, Source, Term, Tier, counter, gauge, histogram, mean, ratio, rule,
+};
 use crate::engines::Signal;
 
 /// One engine, or several data-parallel ranks (label `engine`) behind one or more API servers.
@@ -13,19 +15,32 @@ pub(super) static ENGINE: Engine = Engine {
     role_label: None::<RoleLabel>,
     start_time: Some("process_start_time_seconds"),
     rules: &[
-        rule(Signal::Running, &[Source::of(&[gauge("vllm:num_requests_running")])]),
-        rule(Signal::Waiting, &[Source::of(&[gauge("vllm:num_requests_waiting")])]),
+        rule(
+            Signal::Running,
+            &[Source::of(&[gauge("vllm:num_requests_running")])],
+        ),
+        rule(
+            Signal::Waiting,
+            &[Source::of(&[gauge("vllm:num_requests_waiting")])],
+        ),
         rule(
             Signal::WaitingCapacity,
-            &[Source::of(&[gauge("vllm:num_requests_waiting_by_reason").only(&[("reason", Is("capacity"))])])],
+            &[Source::of(&[
+                gauge("vllm:num_requests_waiting_by_reason").only(&[("reason", Is("capacity"))])
+            ])],
         ),
         rule(
             Signal::WaitingDeferred,
-            &[Source::of(&[gauge("vllm:num_requests_waiting_by_reason").only(&[("reason", Is("deferred"))])])],
+            &[Source::of(&[
+                gauge("vllm:num_requests_waiting_by_reason").only(&[("reason", Is("deferred"))])
+            ])],
         ),
         rule(
             Signal::KvCacheUsage,
-            &[Source::of(&[ratio("vllm:kv_cache_usage_perc")]), Source::of(&[ratio("vllm:gpu_cache_usage_perc")])],
+            &[
+                Source::of(&[ratio("vllm:kv_cache_usage_perc")]),
+                Source::of(&[ratio("vllm:gpu_cache_usage_perc")]),
+            ],
         ),
         rule(
             Signal::KvCapacityTokens,
@@ -34,14 +49,29 @@ pub(super) static ENGINE: Engine = Engine {
                 Reading::Labels(&[&["kv_cache_size_tokens"], &["num_gpu_blocks", "block_size"]]),
             )])],
         ),
-        rule(Signal::Awake, &[Source::of(&[gauge("vllm:engine_sleep_state").only(&[("sleep_state", Is("awake"))])])]),
-        rule(Signal::InputTokens, &[Source::of(&[counter("vllm:prompt_tokens_total")])]),
+        rule(
+            Signal::Awake,
+            &[Source::of(&[
+                gauge("vllm:engine_sleep_state").only(&[("sleep_state", Is("awake"))])
+            ])],
+        ),
+        rule(
+            Signal::InputTokens,
+            &[Source::of(&[counter("vllm:prompt_tokens_total")])],
+        ),
         rule(
             Signal::ComputedInputTokens,
-            &[Source::of(&[counter("vllm:prompt_tokens_by_source_total").only(&[("source", Is("local_compute"))])])],
+            &[Source::of(&[counter("vllm:prompt_tokens_by_source_total")
+                .only(&[("source", Is("local_compute"))])])],
         ),
-        rule(Signal::OutputTokens, &[Source::of(&[counter("vllm:generation_tokens_total")])]),
-        rule(Signal::Finished, &[Source::of(&[counter("vllm:request_success_total")])]),
+        rule(
+            Signal::OutputTokens,
+            &[Source::of(&[counter("vllm:generation_tokens_total")])],
+        ),
+        rule(
+            Signal::Finished,
+            &[Source::of(&[counter("vllm:request_success_total")])],
+        ),
         rule(
             Signal::Failed,
             &[Source::of(&[
@@ -50,7 +80,10 @@ pub(super) static ENGINE: Engine = Engine {
             ])
             .late()],
         ),
-        rule(Signal::Preemptions, &[Source::of(&[counter("vllm:num_preemptions_total")])]),
+        rule(
+            Signal::Preemptions,
+            &[Source::of(&[counter("vllm:num_preemptions_total")])],
+        ),
         rule(
             Signal::PrefixHits,
             &[
@@ -65,7 +98,10 @@ pub(super) static ENGINE: Engine = Engine {
                 Source::of(&[counter("vllm:gpu_prefix_cache_queries_total")]),
             ],
         ),
-        rule(Signal::Ttft, &[Source::of(&[histogram("vllm:time_to_first_token_seconds")])]),
+        rule(
+            Signal::Ttft,
+            &[Source::of(&[histogram("vllm:time_to_first_token_seconds")])],
+        ),
         rule(
             Signal::Itl,
             &[
@@ -73,12 +109,33 @@ pub(super) static ENGINE: Engine = Engine {
                 Source::of(&[histogram("vllm:time_per_output_token_seconds")]),
             ],
         ),
-        rule(Signal::EndToEnd, &[Source::of(&[histogram("vllm:e2e_request_latency_seconds")]).at_finish()]),
-        rule(Signal::QueueTime, &[Source::of(&[histogram("vllm:request_queue_time_seconds")]).at_finish()]),
-        rule(Signal::PrefillTime, &[Source::of(&[mean("vllm:request_prefill_time_seconds", 1.0)]).at_finish()]),
-        rule(Signal::DecodeTime, &[Source::of(&[mean("vllm:request_decode_time_seconds", 1.0)]).at_finish()]),
-        rule(Signal::TransferTime, &[Source::of(&[mean("vllm:nixl_xfer_time_seconds", 1.0)]).late()]),
-        rule(Signal::InputLength, &[Source::of(&[mean("vllm:request_prompt_tokens", 1.0)]).at_finish()]),
-        rule(Signal::OutputLength, &[Source::of(&[mean("vllm:request_generation_tokens", 1.0)]).at_finish()]),
+        rule(
+            Signal::EndToEnd,
+            &[Source::of(&[histogram("vllm:e2e_request_latency_seconds")]).at_finish()],
+        ),
+        rule(
+            Signal::QueueTime,
+            &[Source::of(&[histogram("vllm:request_queue_time_seconds")]).at_finish()],
+        ),
+        rule(
+            Signal::PrefillTime,
+            &[Source::of(&[mean("vllm:request_prefill_time_seconds", 1.0)]).at_finish()],
+        ),
+        rule(
+            Signal::DecodeTime,
+            &[Source::of(&[mean("vllm:request_decode_time_seconds", 1.0)]).at_finish()],
+        ),
+        rule(
+            Signal::TransferTime,
+            &[Source::of(&[mean("vllm:nixl_xfer_time_seconds", 1.0)]).late()],
+        ),
+        rule(
+            Signal::InputLength,
+            &[Source::of(&[mean("vllm:request_prompt_tokens", 1.0)]).at_finish()],
+        ),
+        rule(
+            Signal::OutputLength,
+            &[Source::of(&[mean("vllm:request_generation_tokens", 1.0)]).at_finish()],
+        ),
     ],
 };

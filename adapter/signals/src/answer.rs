@@ -1,0 +1,423 @@
+//! From a query to its answer.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::endpoint::Selected;
+use crate::engines::Signal;
+use crate::evaluate::{Combine, Gathered, Whose, gather};
+use crate::histogram::WindowHistogram;
+use crate::metric::Metric;
+use crate::observe::MeasuredHistogram;
+use crate::query::{Answer, Measured, Missing, Rule, model_id};
+use crate::reading::{Absent, Read, What};
+
+/// What all evaluations of one request share.
+#[derive(Debug)]
+pub(crate) struct Evaluation<'a> {
+    pub(crate) selected: &'a [Selected],
+    pub(crate) quorum: f64,
+    pub(crate) window: Duration,
+    pub(crate) now: Timestamp,
+    /// The selection as text, for messages.
+    pub(crate) selection: &'a str,
+}
+
+/// A value before it is put into an answer.
+#[derive(Debug)]
+pub(crate) struct Evaluated {
+    pub(crate) value: f64,
+    pub(crate) rule: Rule,
+    pub(crate) basis: Gathered<()>,
+}
+
+/// The signal that a metric of our own is read from; `None` for those made of several, and for raw series.
+pub(crate) const fn signal_of(metric: &Metric) -> Option<Signal> {
+    Some(match metric {
+        Metric::RequestsWaiting => Signal::Waiting,
+        Metric::RequestsRunning => Signal::Running,
+        Metric::OfferedRequestsPerSecond => Signal::OfferedRequests,
+        Metric::OfferedInputTokensPerSecond => Signal::OfferedInputTokens,
+        Metric::InputTokensPerSecond => Signal::InputTokens,
+        Metric::OutputTokensPerSecond => Signal::OutputTokens,
+        Metric::KvCacheUsage | Metric::KvCacheUsageMax => Signal::KvCacheUsage,
+        Metric::Latency(latency, _) => latency.signal(),
+        Metric::PreemptionsPerSecond => Signal::Preemptions,
+        Metric::RequestsFinishedPerSecond => Signal::Finished,
+        Metric::PrefixCacheHitRatio | Metric::Series(_) | Metric::SeriesRate(_) => return None,
+    })
+}
+
+impl Evaluation<'_> {
+    /// Evaluates a metric; `raw` is the id of its series, if it is one by its own name.
+    pub(crate) fn metric(&self, metric: &Metric, raw: Option<u32>) -> Result<Evaluated, Missing> {
+        let what =
+            signal_of(metric).map_or_else(|| What::Raw(raw.unwrap_or(u32::MAX)), What::Signal);
+        match metric {
+            Metric::RequestsWaiting | Metric::RequestsRunning | Metric::Series(_) => {
+                self.gauge_sum(what)
+            }
+            Metric::KvCacheUsage => self.gauge_mean(what),
+            Metric::KvCacheUsageMax => self.gauge_max(what),
+            Metric::OfferedRequestsPerSecond
+            | Metric::OfferedInputTokensPerSecond
+            | Metric::InputTokensPerSecond
+            | Metric::OutputTokensPerSecond
+            | Metric::PreemptionsPerSecond
+            | Metric::RequestsFinishedPerSecond
+            | Metric::SeriesRate(_) => self.rate(what),
+            Metric::PrefixCacheHitRatio => self.ratio(Signal::PrefixHits, Signal::PrefixQueries),
+            Metric::Latency(_, percentile) => {
+                let (histogram, basis) = self.histogram(what)?;
+                let value = histogram
+                    .quantile(percentile.share())
+                    .ok_or_else(|| self.no_observations(basis.span))?;
+                Ok(Evaluated {
+                    value,
+                    rule: Rule::Quantile,
+                    basis,
+                })
+            }
+        }
+    }
+
+    const fn whose(what: What) -> Whose {
+        match what {
+            What::Signal(signal) if signal.is_offered() => Whose::Frontends,
+            What::Signal(_) => Whose::Engines,
+            What::Raw(_) => Whose::Everyone,
+        }
+    }
+
+    const fn no_observations(&self, span: Duration) -> Missing {
+        Missing::NoObservations {
+            window: if span.is_zero() { self.window } else { span },
+        }
+    }
+
+    pub(crate) fn gauge_sum(&self, what: What) -> Result<Evaluated, Missing> {
+        let gathered = gather(
+            self.selected,
+            Self::whose(what),
+            Combine::Sum,
+            self.quorum,
+            self.selection,
+            |target, models| target.gauge(what, models),
+        )?;
+        Ok(sum(gathered, |gauge| gauge.sum))
+    }
+
+    pub(crate) fn gauge_mean(&self, what: What) -> Result<Evaluated, Missing> {
+        let gathered = gather(
+            self.selected,
+            Self::whose(what),
+            Combine::Share,
+            self.quorum,
+            self.selection,
+            |target, models| target.gauge(what, models),
+        )?;
+        let total: f64 = gathered.values.iter().map(|gauge| gauge.sum).sum();
+        let series: u32 = gathered.values.iter().map(|gauge| gauge.series).sum();
+        Ok(Evaluated {
+            value: total / f64::from(series.max(1)),
+            rule: Rule::Mean,
+            basis: gathered.without_values(),
+        })
+    }
+
+    pub(crate) fn gauge_max(&self, what: What) -> Result<Evaluated, Missing> {
+        let gathered = gather(
+            self.selected,
+            Self::whose(what),
+            Combine::Share,
+            self.quorum,
+            self.selection,
+            |target, models| target.gauge(what, models),
+        )?;
+        let value = gathered
+            .values
+            .iter()
+            .map(|gauge| gauge.max)
+            .fold(f64::NEG_INFINITY, f64::max);
+        Ok(Evaluated {
+            value,
+            rule: Rule::Max,
+            basis: gathered.without_values(),
+        })
+    }
+
+    pub(crate) fn rate(&self, what: What) -> Result<Evaluated, Missing> {
+        let gathered = gather(
+            self.selected,
+            Self::whose(what),
+            Combine::Sum,
+            self.quorum,
+            self.selection,
+            |target, models| target.rate(what, models, self.window),
+        )?;
+        Ok(sum(gathered, |rate| *rate))
+    }
+
+    /// Arrivals as engines show them: finished per second plus growth of running and waiting.
+    pub(crate) fn estimated_arrivals(&self) -> Result<Evaluated, Missing> {
+        let gathered = gather(
+            self.selected,
+            Whose::Engines,
+            Combine::Sum,
+            self.quorum,
+            self.selection,
+            |target, models| {
+                let finished = target.rate(What::Signal(Signal::Finished), models, self.window);
+                let finished = match finished {
+                    Err(Absent::NotYet) => None,
+                    other => Some(other?),
+                };
+                let running = target.slope(What::Signal(Signal::Running), models, self.window)?;
+                let waiting = target.slope(What::Signal(Signal::Waiting), models, self.window)?;
+                let value =
+                    finished.map_or(0.0, |finished| finished.value) + running.value + waiting.value;
+                Ok(Read {
+                    value,
+                    span: running.span,
+                    at_finish: false,
+                })
+            },
+        )?;
+        let mut evaluated = sum(gathered, |arrivals| *arrivals);
+        evaluated.value = evaluated.value.max(0.0);
+        Ok(evaluated)
+    }
+
+    pub(crate) fn ratio(&self, part: Signal, whole: Signal) -> Result<Evaluated, Missing> {
+        let gathered = gather(
+            self.selected,
+            Whose::Engines,
+            Combine::Share,
+            self.quorum,
+            self.selection,
+            |target, models| {
+                let whole = target.rate(What::Signal(whole), models, self.window)?;
+                let part = match target.rate(What::Signal(part), models, self.window) {
+                    Err(Absent::NotYet) => 0.0,
+                    other => other?.value,
+                };
+                Ok(Read {
+                    value: (part, whole.value),
+                    span: whole.span,
+                    at_finish: whole.at_finish,
+                })
+            },
+        )?;
+        let part: f64 = gathered.values.iter().map(|(part, _)| part).sum();
+        let whole: f64 = gathered.values.iter().map(|(_, whole)| whole).sum();
+        if whole <= 0.0 {
+            return Err(self.no_observations(gathered.span));
+        }
+        Ok(Evaluated {
+            value: (part / whole).clamp(0.0, 1.0),
+            rule: Rule::Ratio,
+            basis: gathered.without_values(),
+        })
+    }
+
+    /// All observations together; at least one.
+    pub(crate) fn histogram(&self, what: What) -> Result<(WindowHistogram, Gathered<()>), Missing> {
+        let gathered = gather(
+            self.selected,
+            Self::whose(what),
+            Combine::Share,
+            self.quorum,
+            self.selection,
+            |target, models| target.histogram(what, models, self.window),
+        )?;
+        let mut merged = WindowHistogram::default();
+        for one in &gathered.values {
+            merged.merge(one);
+        }
+        if merged.count() <= 0.0 {
+            return Err(self.no_observations(gathered.span));
+        }
+        Ok((merged, gathered.without_values()))
+    }
+
+    /// Age of the oldest contributing sample.
+    pub(crate) fn age<V>(&self, basis: &Gathered<V>) -> Duration {
+        Duration::try_from(self.now.duration_since(basis.oldest)).unwrap_or_default()
+    }
+
+    /// An evaluated value as a measured one.
+    pub(crate) fn measured(&self, evaluated: &Evaluated) -> Measured {
+        Measured {
+            value: evaluated.value,
+            age: self.age(&evaluated.basis),
+            endpoints: evaluated.basis.contributors.len(),
+            scaled_up: evaluated.rule == Rule::SumScaledUp,
+            at_finish: evaluated.basis.at_finish,
+        }
+    }
+
+    /// Observations with what they rest on.
+    pub(crate) fn measured_histogram(&self, what: What) -> Result<MeasuredHistogram, Missing> {
+        let (histogram, basis) = self.histogram(what)?;
+        Ok(MeasuredHistogram {
+            histogram,
+            age: self.age(&basis),
+            endpoints: basis.contributors.len(),
+            at_finish: basis.at_finish,
+        })
+    }
+
+    /// The answer to a query.
+    pub(crate) fn answer(&self, metric: &Metric, raw: Option<u32>) -> Result<Answer, Missing> {
+        let Evaluated { value, rule, basis } = self.metric(metric, raw)?;
+        let mut warnings = Vec::new();
+        let without = basis.live - basis.contributors.len().min(basis.live);
+        if rule == Rule::SumScaledUp {
+            warnings.push(format!(
+                "scaled up by {:.2}: {without} of {} endpoints have no value",
+                basis.scale, basis.live
+            ));
+        } else if !basis.problems.is_empty() {
+            warnings.push(format!(
+                "{without} of {} endpoints have no value and are left out",
+                basis.live
+            ));
+        }
+        warnings.extend(
+            basis
+                .problems
+                .iter()
+                .take(3)
+                .map(|problem| match problem.endpoints {
+                    1 => format!("{}: {}", problem.example, problem.why),
+                    more => format!("{more} like {}: {}", problem.example, problem.why),
+                }),
+        );
+        if basis.not_exposed > 0 {
+            warnings.push(format!(
+                "{} endpoints do not expose it and are left out",
+                basis.not_exposed
+            ));
+        }
+        if basis.at_finish {
+            warnings.push("counted when requests end: comes in lumps".to_owned());
+        }
+        Ok(Answer {
+            value,
+            timestamp: basis.oldest,
+            window: metric.is_windowed().then_some(basis.span),
+            contributing: basis.contributors.len(),
+            live: basis.live,
+            labels: self.labels(&basis),
+            rule,
+            at_finish: basis.at_finish,
+            warnings,
+        })
+    }
+
+    /// Labels on which all contributors agree.
+    fn labels(&self, basis: &Gathered<()>) -> BTreeMap<String, String> {
+        let mut namespaces = Agreement::default();
+        let mut roles = Agreement::default();
+        let mut models = Agreement::default();
+        for index in &basis.contributors {
+            let each = &self.selected[*index];
+            let state = each.endpoint.tracked.state.lock();
+            namespaces.add(Some(&each.endpoint.key.namespace));
+            let role = each
+                .endpoint
+                .labels
+                .get("role")
+                .map(String::as_str)
+                .or_else(|| state.target.role());
+            roles.add(role);
+            let mut selected = state
+                .target
+                .models()
+                .iter()
+                .zip(0_u16..)
+                .filter(|(_, index)| each.models.includes(Some(*index)));
+            match (selected.next(), selected.next()) {
+                (Some((model, _)), None) => models.add(Some(model)),
+                _ => models.add(None),
+            }
+        }
+        let mut labels = BTreeMap::new();
+        if let Some(namespace) = namespaces.agreed() {
+            labels.insert("namespace".to_owned(), namespace);
+        }
+        if let Some(role) = roles.agreed() {
+            labels.insert("role".to_owned(), role);
+        }
+        if let Some(model) = models.agreed() {
+            labels.insert("model_id".to_owned(), model_id(&model));
+            labels.insert("model".to_owned(), model);
+        }
+        labels
+    }
+}
+
+/// A text that is the same everywhere.
+#[derive(Debug, Default)]
+struct Agreement {
+    text: Option<String>,
+    broken: bool,
+}
+
+impl Agreement {
+    fn add(&mut self, text: Option<&str>) {
+        match (text, &self.text) {
+            (Some(new), Some(old)) if new == old => {}
+            (Some(new), None) => self.text = Some(new.to_owned()),
+            (Some(_), Some(_)) | (None, _) => self.broken = true,
+        }
+    }
+
+    fn agreed(self) -> Option<String> {
+        self.text.filter(|_| !self.broken)
+    }
+}
+
+/// The sum of the parts, made up for the missing ones.
+fn sum<V>(gathered: Gathered<V>, part: impl Fn(&V) -> f64) -> Evaluated {
+    let total: f64 = gathered.values.iter().map(part).sum();
+    let rule = if gathered.scale > 1.0 {
+        Rule::SumScaledUp
+    } else {
+        Rule::Sum
+    };
+    Evaluated {
+        value: total * gathered.scale,
+        rule,
+        basis: gathered.without_values(),
+    }
+}
+
+impl<V> Gathered<V> {
+    fn without_values(self) -> Gathered<()> {
+        let Self {
+            values: _,
+            scale,
+            live,
+            oldest,
+            span,
+            at_finish,
+            not_exposed,
+            contributors,
+            problems,
+        } = self;
+        Gathered {
+            values: Vec::new(),
+            scale,
+            live,
+            oldest,
+            span,
+            at_finish,
+            not_exposed,
+            contributors,
+            problems,
+        }
+    }
+}
