@@ -1,0 +1,145 @@
+//! What a role is sized by.
+
+#![expect(unreachable_pub, reason = "the derive of kube writes a public copy of each struct inside a function")]
+
+use kube::KubeSchema;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::quantity::Decimal;
+use crate::rules::rule;
+
+/// What a role is sized by: exactly one of its fields is set.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = rule(
+    "[has(self.slo), has(self.tokenThroughput), has(self.queueDepth), has(self.kvCacheUsage), has(self.metric)].filter(set, set).size() == 1",
+    "'signal: ' + string([has(self.slo), has(self.tokenThroughput), has(self.queueDepth), has(self.kvCacheUsage), has(self.metric)].filter(set, set).size()) \
+     + ' of slo, tokenThroughput, queueDepth, kvCacheUsage and metric are set: keep exactly one'",
+))]
+pub struct Signal {
+    /// Latency objectives, an engine profile and a forecast of the load at the time a pod started now becomes ready.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slo: Option<Slo>,
+    /// Tokens a second that one unit sustains.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_throughput: Option<TokenThroughput>,
+    /// Waiting requests that one unit may hold.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue_depth: Option<QueueDepth>,
+    /// Share of the KV cache that may be in use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kv_cache_usage: Option<KvCacheUsage>,
+    /// Any other series, with the value that one unit may carry.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metric: Option<MetricSignal>,
+}
+
+/// The one signal that is set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SignalKind<'a> {
+    /// [`Signal::slo`].
+    Slo(&'a Slo),
+    /// [`Signal::token_throughput`].
+    TokenThroughput(&'a TokenThroughput),
+    /// [`Signal::queue_depth`].
+    QueueDepth(&'a QueueDepth),
+    /// [`Signal::kv_cache_usage`].
+    KvCacheUsage(&'a KvCacheUsage),
+    /// [`Signal::metric`].
+    Metric(&'a MetricSignal),
+}
+
+impl Signal {
+    /// The one signal that is set, or how many are when that is not one (an object written before its rules were installed).
+    pub fn kind(&self) -> Result<SignalKind<'_>, usize> {
+        let Self { slo, token_throughput, queue_depth, kv_cache_usage, metric } = self;
+        let set: Vec<SignalKind<'_>> = [
+            slo.as_ref().map(SignalKind::Slo),
+            token_throughput.as_ref().map(SignalKind::TokenThroughput),
+            queue_depth.as_ref().map(SignalKind::QueueDepth),
+            kv_cache_usage.as_ref().map(SignalKind::KvCacheUsage),
+            metric.as_ref().map(SignalKind::Metric),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        match set[..] {
+            [one] => Ok(one),
+            _ => Err(set.len()),
+        }
+    }
+}
+
+/// Size by the policy's latency objectives. Needs a stage other than `Other` and the objective of that stage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Slo {}
+
+/// Size by tokens a second: units = offered ÷ what one unit sustains, rounded up. Exactly one field is set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = rule(
+    "has(self.inputTokensPerSecond) != has(self.outputTokensPerSecond)",
+    "'tokenThroughput: ' + (has(self.inputTokensPerSecond) ? 'both inputTokensPerSecond and outputTokensPerSecond are set: remove one' \
+     : 'neither inputTokensPerSecond nor outputTokensPerSecond is set: add the one that limits a unit')",
+))]
+pub struct TokenThroughput {
+    /// Prompt tokens a second that one unit works off. Above 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = positive("inputTokensPerSecond"))]
+    pub input_tokens_per_second: Option<Decimal>,
+    /// Output tokens a second that one unit makes. Above 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = positive("outputTokensPerSecond"))]
+    pub output_tokens_per_second: Option<Decimal>,
+}
+
+/// Size by requests that wait: units = waiting ÷ what one unit may hold, rounded up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct QueueDepth {
+    /// Requests that may wait for each unit. Above 0.
+    #[x_kube(validation = positive("waitingPerUnit"))]
+    pub waiting_per_unit: Decimal,
+}
+
+/// Size by KV-cache use: units = Σ use of the ready units ÷ target, rounded up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct KvCacheUsage {
+    /// Share of the cache in use to aim at. Above 0, at most 1.
+    #[x_kube(validation = rule(
+        "double(string(self)) > 0.0 && double(string(self)) <= 1.0",
+        "'kvCacheUsage.target ' + string(self) + ' is outside 0..1: write the share of the cache to aim at, such as \"0.8\"'",
+    ))]
+    pub target: Decimal,
+}
+
+/// Size by a series of the role's engines or of the gateway: units = sum ÷ target, rounded up.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct MetricSignal {
+    /// Name of the series, as it is scraped; with `:rate` behind it, its increase per second over the window.
+    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-zA-Z_:][a-zA-Z0-9_:]*$"))]
+    pub name: String,
+    /// Whose series are summed.
+    #[serde(default)]
+    pub from: MetricSource,
+    /// What one unit may carry. Above 0.
+    #[x_kube(validation = positive("targetPerUnit"))]
+    pub target_per_unit: Decimal,
+}
+
+/// Whose series a [`MetricSignal`] sums.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub enum MetricSource {
+    /// The role's engines.
+    #[default]
+    Role,
+    /// The endpoints where traffic is offered (`spec.traffic`).
+    Traffic,
+}
+
+fn positive(field: &str) -> kube::core::Rule {
+    rule("double(string(self)) > 0.0", &format!("'{field} ' + string(self) + ' is not above 0: write what one unit carries'"))
+}
