@@ -1,0 +1,65 @@
+//! Fills nodes one pod at a time, each where it leaves least behind.
+
+use super::table::Table;
+
+/// Some rows of a table, and the room left on them.
+#[derive(Clone, Debug)]
+pub(super) struct Room {
+    rows: Vec<usize>,
+    free: Vec<Vec<i64>>,
+}
+
+/// For each class, the rows that its pods go to; a row stands once for each pod.
+pub(super) type Assignment = Vec<Vec<usize>>;
+
+impl Room {
+    pub(super) fn new(table: &Table<'_, '_>, rows: &[usize]) -> Self {
+        Self {
+            rows: rows.to_vec(),
+            free: rows.iter().map(|&row| table.rows[row].free.clone()).collect(),
+        }
+    }
+
+    /// Gives a pod of the class the room where it fits best, and returns the row.
+    ///
+    /// Best is the node with the fewest disliked taints, then the one that leaves the fewest kinds of scarce resources
+    /// idle (a pod without GPU stays off GPU nodes), then the fullest, then the first by name.
+    pub(super) fn take(&mut self, table: &Table<'_, '_>, class: usize) -> Option<usize> {
+        let candidates = self.rows.iter().zip(&self.free).enumerate();
+        let fitting = candidates.filter(|(_, (row, free))| table.fits(class, **row, free));
+        let best = fitting.min_by_key(|(_, (row, free))| {
+            (table.rows[**row].unwelcome[class], table.slack(class, free), **row)
+        });
+        let position = best.map(|(position, _)| position)?;
+        self.subtract(table, class, position);
+        Some(self.rows[position])
+    }
+
+    /// Takes the room of an assignment that was made elsewhere.
+    pub(super) fn take_all(&mut self, table: &Table<'_, '_>, assignment: &Assignment) {
+        for (class, rows) in assignment.iter().enumerate() {
+            for row in rows {
+                if let Ok(position) = self.rows.binary_search(row) {
+                    self.subtract(table, class, position);
+                }
+            }
+        }
+    }
+
+    fn subtract(&mut self, table: &Table<'_, '_>, class: usize, position: usize) {
+        for (free, amount) in self.free[position].iter_mut().zip(&table.classes[class].request) {
+            *free -= amount;
+        }
+    }
+}
+
+/// Places the floor greedily, largest pods first.
+pub(super) fn pack(table: &Table<'_, '_>, room: &mut Room) -> Option<Assignment> {
+    let mut assignment = vec![Vec::new(); table.classes.len()];
+    for (class, rows) in assignment.iter_mut().enumerate() {
+        for _ in 0..table.classes[class].floor {
+            rows.push(room.take(table, class)?);
+        }
+    }
+    Some(assignment)
+}
