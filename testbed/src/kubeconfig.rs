@@ -5,7 +5,11 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use kube::config::{AuthInfo, Cluster, Context, Kubeconfig, NamedAuthInfo, NamedCluster, NamedContext};
+use kube::Config;
+use kube::config::{
+    AuthInfo, Cluster, Context, KubeConfigOptions, Kubeconfig, KubeconfigError, NamedAuthInfo, NamedCluster,
+    NamedContext,
+};
 
 use crate::pki::{Files, Pki};
 
@@ -31,14 +35,21 @@ impl Identity {
     }
 }
 
-/// A kubeconfig for `server` that shows `client` and, when given, asks to be treated as `identity`.
-pub(crate) fn build(server: &str, pki: &Pki, client: &Files, identity: Option<&Identity>) -> Kubeconfig {
+/// Connection settings from a kubeconfig file, with its current context.
+///
+/// # Errors
+///
+/// The file cannot be read, or what it names.
+pub async fn client_config(path: &Path) -> Result<Config, KubeconfigError> {
+    Config::from_custom_kubeconfig(Kubeconfig::read_from(path)?, &KubeConfigOptions::default()).await
+}
+
+/// A kubeconfig for `server` that shows the certificate `client`.
+pub(crate) fn build(server: &str, pki: &Pki, client: &Files) -> Kubeconfig {
     let text = |path: &Path| Some(path.display().to_string());
     let user = AuthInfo {
         client_certificate: text(&client.certificate),
         client_key: text(&client.key),
-        impersonate: identity.map(|identity| identity.user.clone()),
-        impersonate_groups: identity.filter(|identity| !identity.groups.is_empty()).map(|i| i.groups.clone()),
         ..AuthInfo::default()
     };
     let cluster = Cluster {

@@ -52,7 +52,7 @@ pub use cluster::{Cluster, NamespaceError};
 pub use components::{Component, Ports};
 pub use home::{ControlPlaneMissing, control_plane_program, default_root};
 pub use instance::{Instance, InstanceError, Liveness, ProcessRecord};
-pub use kubeconfig::Identity;
+pub use kubeconfig::{Identity, client_config};
 pub use pki::PkiError;
 pub use process::ProcessId;
 pub use profile::{Profile, UnknownProfile};

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use http::Request;
 use k8s_openapi::api::core::v1::ServiceAccount;
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 
 use crate::components::{self, Component, Places, Ports};
@@ -145,7 +144,7 @@ async fn start_once(settings: &Settings, name: &str, folder: &Path, program: &Pa
         ports::free().map_err(|source| StartError::Files { path: folder.to_owned(), source })?;
     let ports = Ports { etcd, etcd_peer, api_server, controller_manager, scheduler };
     let server = format!("https://127.0.0.1:{api_server}");
-    let (places, admin) = prepare(folder, &server)?;
+    let places = prepare(folder, &server)?;
     let logs = folder.join("logs");
     let jobs: BTreeMap<_, _> = Component::ALL
         .into_iter()
@@ -183,7 +182,9 @@ async fn start_once(settings: &Settings, name: &str, folder: &Path, program: &Pa
         supervisor: supervisor.process(),
         processes: Vec::new(),
     };
-    let config = client_config(admin).await?;
+    let config = kubeconfig::client_config(&instance.kubeconfig())
+        .await
+        .map_err(|e| StartError::Client(e.to_string()))?;
     let started = Started { instance: instance.clone(), config, supervisor, jobs };
     let mut run = |component: Component| -> Result<(), StartError> {
         let process = started.supervisor.start(&started.jobs[&component])?;
@@ -289,7 +290,7 @@ impl Started {
 }
 
 /// Writes key material, kubeconfigs and configuration files.
-fn prepare(folder: &Path, server: &str) -> Result<(Places, Kubeconfig), StartError> {
+fn prepare(folder: &Path, server: &str) -> Result<Places, StartError> {
     let pki = Pki::create(&folder.join("pki"))?;
     let places = Places {
         etcd_data: folder.join("etcd"),
@@ -301,17 +302,16 @@ fn prepare(folder: &Path, server: &str) -> Result<(Places, Kubeconfig), StartErr
         pki,
     };
     let pki = &places.pki;
-    let admin = kubeconfig::build(server, pki, &pki.admin, None);
     let files = |path: &Path, written: io::Result<()>| {
         written.map_err(|source| StartError::Files { path: path.to_owned(), source })
     };
     for (path, config) in [
-        (&folder.join("kubeconfig"), &admin),
+        (&folder.join("kubeconfig"), &kubeconfig::build(server, pki, &pki.admin)),
         (
             &places.controller_manager_kubeconfig,
-            &kubeconfig::build(server, pki, &pki.controller_manager, None),
+            &kubeconfig::build(server, pki, &pki.controller_manager),
         ),
-        (&places.scheduler_kubeconfig, &kubeconfig::build(server, pki, &pki.scheduler, None)),
+        (&places.scheduler_kubeconfig, &kubeconfig::build(server, pki, &pki.scheduler)),
     ] {
         files(path, kubeconfig::write(path, config))?;
     }
@@ -323,13 +323,7 @@ fn prepare(folder: &Path, server: &str) -> Result<(Places, Kubeconfig), StartErr
     }
     let audit = fs::File::create(&places.audit_log);
     files(&places.audit_log, audit.map(drop))?;
-    Ok((places, admin))
-}
-
-pub(crate) async fn client_config(kubeconfig: Kubeconfig) -> Result<Config, StartError> {
-    Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
-        .await
-        .map_err(|e| StartError::Client(e.to_string()))
+    Ok(places)
 }
 
 fn check_name(name: &str) -> Result<(), StartError> {

@@ -1,0 +1,9 @@
+//! The testbed, tried on itself: real control planes, a fleet, and the ways in which they can end.
+
+mod command_line;
+mod fleet;
+mod gangs;
+mod node_death;
+mod plane;
+mod scale;
+mod support;
