@@ -1,2 +1,52 @@
-//! Entry point.
-fn main() {}
+//! The operator: gangs of pods for LLM inference, described by Grove's PodCliqueSet.
+//!
+//! Data flows one way. Watches keep the [`index`]; a change marks a unit in the [`queue`]; a [`controller`] makes a pass over
+//! it: fetch, validate, plan (in `coppice-operator-plan`), [`build`], [`apply`], report. [`backends`] know how a cluster places
+//! gangs.
+
+mod apply;
+mod backends;
+mod build;
+mod canonical;
+mod controller;
+mod events;
+mod index;
+mod manifests;
+mod metrics;
+mod queue;
+mod run;
+mod settings;
+mod validated;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use coppice_runtime::{crypto, telemetry};
+
+use crate::settings::{Arguments, Command};
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    telemetry::exit_code(start(Arguments::parse()).await)
+}
+
+async fn start(arguments: Arguments) -> anyhow::Result<()> {
+    telemetry::init(&arguments.log)?;
+    crypto::install();
+    match arguments.command {
+        Command::Run(args) => run::run(*args, arguments.kube).await,
+        Command::Crds => {
+            print(&manifests::crds());
+            Ok(())
+        }
+        Command::Manifests(args) => {
+            print(&manifests::render(&args)?);
+            Ok(())
+        }
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "the output of a command")]
+fn print(text: &str) {
+    println!("{}", text.trim_end());
+}

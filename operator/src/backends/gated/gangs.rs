@@ -1,0 +1,213 @@
+//! What each gang waits for, and which placements did not come about.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use coppice_operator_api::PodGangPhase;
+use coppice_operator_plan::placement::{Gang, Group, PodNeeds, Topology, Waiting};
+use jiff::{SignedDuration, Timestamp};
+
+use super::ledger::{GangRecord, Key, Ledger, PodRecord};
+
+/// Gangs with pods that are not placed.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    /// Those that may be placed, with their keys.
+    pub(super) waiting: Vec<Waiting>,
+    pub(super) keys: Vec<Key>,
+    /// Those that may not, and why.
+    pub(super) held: Vec<(Key, String)>,
+}
+
+/// Pods that were let go and have to come back behind their gates, which a pod cannot: they are deleted, and the ones
+/// made in their place have gates.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Release {
+    pub(super) gang: Key,
+    /// Names and uids.
+    pub(super) pods: Vec<(Key, Box<str>)>,
+    /// Nodes on which kube-scheduler did not bind a pod.
+    pub(super) refused: BTreeSet<String>,
+}
+
+/// Nodes that a gang must not be planned on, until when.
+pub(super) type Avoid = BTreeMap<Key, BTreeMap<String, Timestamp>>;
+
+impl Ledger {
+    /// Gangs in need of nodes. `avoid` has nodes that refused a gang lately.
+    pub(super) fn queue(&self, avoid: &Avoid) -> Queue {
+        let mut queue = Queue::default();
+        for (key, record) in &self.gangs {
+            let open: Vec<(&Key, &PodRecord)> = self.open_pods(key).collect();
+            if open.is_empty() {
+                continue;
+            }
+            if let Some(why) = self.hold(key, record, &open) {
+                queue.held.push((key.clone(), why));
+                continue;
+            }
+            let refused = avoid.get(key).into_iter().flat_map(BTreeMap::keys).cloned().collect();
+            queue.waiting.push(Waiting {
+                gang: Gang {
+                    name: format!("{}/{}", key.0, key.1),
+                    groups: self.groups(key, record, &open),
+                    topology: self.topology(key, record),
+                    avoid: refused,
+                },
+                priority: open.iter().map(|(_, pod)| pod.priority).max().unwrap_or(0),
+                since: record.created,
+            });
+            queue.keys.push(key.clone());
+        }
+        queue
+    }
+
+    /// Pods behind their gates.
+    fn open_pods<'a>(&'a self, gang: &Key) -> impl Iterator<Item = (&'a Key, &'a PodRecord)> {
+        self.member_pods(gang).filter(|(key, pod)| pod.is_active() && pod.gate.is_some() && !self.is_in_flight(key))
+    }
+
+    fn member_pods<'a>(&'a self, gang: &Key) -> impl Iterator<Item = (&'a Key, &'a PodRecord)> {
+        self.members.get(gang).into_iter().flatten().filter_map(|key| self.pods.get_key_value(key))
+    }
+
+    /// Why a gang may not be placed now.
+    fn hold(&self, key: &Key, record: &GangRecord, open: &[(&Key, &PodRecord)]) -> Option<String> {
+        let base = open.iter().find_map(|(_, pod)| pod.member.as_ref()?.base.as_ref());
+        if let Some(base) = base.filter(|base| !self.is_floor_bound(&(Arc::clone(&key.0), Arc::clone(base)))) {
+            return Some(format!("waits until gang {base} is bound to nodes"));
+        }
+        let group = record.spec.groups.iter().find(|group| group.topology_constraint.is_some());
+        let config = record.spec.topology_constraint_group_configs.iter().any(|config| config.topology_constraint.is_some());
+        (group.is_some() || config).then(|| {
+            "has a topology constraint below the gang's own, which gang backend `gated` does not place: use `native`, or \
+             constrain the whole gang"
+                .to_owned()
+        })
+    }
+
+    /// Whether every group of the gang has its minimum bound.
+    pub(super) fn is_floor_bound(&self, gang: &Key) -> bool {
+        let Some(record) = self.gangs.get(gang) else { return false };
+        let mut bound: BTreeMap<&str, u32> = BTreeMap::new();
+        for (_, pod) in self.member_pods(gang).filter(|(_, pod)| pod.is_active() && pod.node.is_some()) {
+            if let Some(member) = &pod.member {
+                *bound.entry(&member.clique).or_default() += 1;
+            }
+        }
+        let groups = &record.spec.groups;
+        groups.iter().all(|group| bound.get(&*group.name).copied().unwrap_or(0) >= group.min_replicas)
+    }
+
+    /// The gang's open pods for the planner, with what is still missing of each minimum.
+    fn groups(&self, key: &Key, record: &GangRecord, open: &[(&Key, &PodRecord)]) -> Vec<Group> {
+        let mut groups = Vec::new();
+        for of in &record.spec.groups {
+            let is_of = |pod: &PodRecord| pod.member.as_ref().is_some_and(|member| *member.clique == *of.name);
+            let placed = self
+                .member_pods(key)
+                .filter(|(pod, record)| is_of(record) && record.is_active() && self.node_of(pod, record).is_some());
+            let placed = u32::try_from(placed.count()).unwrap_or(u32::MAX);
+            let mut missing = of.min_replicas.saturating_sub(placed);
+            let mut pods: Vec<&(&Key, &PodRecord)> = open.iter().filter(|(_, pod)| is_of(pod)).collect();
+            pods.sort_by_key(|(name, pod)| (pod.member.as_ref().map_or(u32::MAX, |member| member.index), *name));
+            let first = groups.len();
+            for (name, pod) in pods {
+                let existing = groups[first..].iter().position(|group: &Group| group.needs == *pod.needs);
+                let position = existing.map_or(groups.len(), |position| first + position);
+                if existing.is_none() {
+                    groups.push(group(of.name.to_string(), PodNeeds::clone(&pod.needs)));
+                }
+                groups[position].pods.push(name.1.to_string());
+                if missing > 0 {
+                    groups[position].floor += 1;
+                    missing -= 1;
+                }
+            }
+            // Pods that do not exist yet: the planner says so.
+            if missing > 0 {
+                if groups.len() == first {
+                    groups.push(group(of.name.to_string(), PodNeeds::default()));
+                }
+                groups[first].floor += missing;
+            }
+        }
+        groups
+    }
+
+    fn topology(&self, key: &Key, record: &GangRecord) -> Option<Topology> {
+        let pack = record.spec.topology_constraint.as_ref()?.pack_constraint.as_ref()?;
+        let (label, required) = match (&pack.required, &pack.preferred) {
+            (Some(label), _) => (label, true),
+            (None, Some(label)) => (label, false),
+            (None, None) => return None,
+        };
+        let mut placed = self.member_pods(key).filter(|(_, pod)| pod.is_active());
+        let within = placed.find_map(|(key, pod)| self.node_label(self.node_of(key, pod)?, label));
+        Some(Topology { key: label.clone(), within: within.map(str::to_owned), required })
+    }
+
+    /// Remembers which gangs have been whole.
+    pub(super) fn note_whole(&mut self) {
+        let keys: Vec<Key> = self.gangs.keys().cloned().collect();
+        for key in keys {
+            let is_whole = self.is_floor_bound(&key);
+            let is_empty = self.member_pods(&key).all(|(pod, record)| self.node_of(pod, record).is_none());
+            if let Some(record) = self.gangs.get_mut(&key) {
+                record.was_whole = is_whole || record.was_whole && !is_empty;
+            }
+        }
+    }
+
+    /// Placements that have not come about within `limit`, and when the next one is due.
+    ///
+    /// A gang that never was whole comes back as a whole, so that its room is free for others. Of one that runs only the
+    /// pods that were placed together with the stuck one come back.
+    pub(super) fn overdue(&self, now: Timestamp, limit: SignedDuration) -> (Vec<Release>, Option<Timestamp>) {
+        let (mut releases, mut next) = (Vec::new(), None);
+        for (key, record) in &self.gangs {
+            let placed: Vec<(&Key, &PodRecord)> =
+                self.member_pods(key).filter(|(_, pod)| pod.is_active() && pod.pin.is_some()).collect();
+            let ran = record.was_whole
+                || matches!(record.phase, PodGangPhase::Starting | PodGangPhase::Running)
+                || placed.iter().any(|(_, pod)| pod.is_ready);
+            let is_bound = self.is_floor_bound(key);
+            // In a gang that never came together, a bound pod waits for the others just as an unbound one does.
+            let is_pending = |pod: &PodRecord| pod.node.is_none() || !ran && !is_bound;
+            let (mut stuck, mut instants) = (Vec::new(), BTreeSet::new());
+            for (name, pod) in placed.iter().filter(|(_, pod)| is_pending(pod)) {
+                let Some(pin) = &pod.pin else { continue };
+                match pin.at.checked_add(limit) {
+                    Ok(due) if due <= now => {
+                        instants.insert(pin.at);
+                        stuck.push((*name, *pod));
+                    }
+                    Ok(due) => next = Some(next.map_or(due, |next: Timestamp| next.min(due))),
+                    Err(_) => {}
+                }
+            }
+            if stuck.is_empty() {
+                continue;
+            }
+            let unbound = stuck.iter().filter(|(_, pod)| pod.node.is_none());
+            let refused = unbound.filter_map(|(_, pod)| Some(pod.pin.as_ref()?.node.to_string())).collect();
+            let comes_back = |pod: &PodRecord| {
+                let is_together = pod.pin.as_ref().is_some_and(|pin| instants.contains(&pin.at));
+                if is_bound {
+                    pod.node.is_none() && is_together
+                } else if ran {
+                    is_together && !pod.is_ready
+                } else {
+                    true
+                }
+            };
+            let pods = placed.iter().filter(|(_, pod)| comes_back(pod)).map(|(key, pod)| ((*key).clone(), pod.uid.clone()));
+            releases.push(Release { gang: key.clone(), pods: pods.collect(), refused });
+        }
+        (releases, next)
+    }
+}
+
+fn group(name: String, needs: PodNeeds) -> Group {
+    Group { name, needs, pods: Vec::new(), floor: 0 }
+}

@@ -1,0 +1,130 @@
+//! Gang backends: how pods come to be placed all or none.
+//!
+//! A backend is asked in a fixed order during a pass over one set replica, always with the plan at hand:
+//! [`GangBackend::place`] says which placement each new pod belongs to and which objects the scheduler needs,
+//! [`GangBackend::prepare_pod`] writes that into a pod, [`GangBackend::refusal`] reads back why a gang waits. What has to
+//! go on beside the passes, such as placing pods itself, runs in [`GangBackend::accompany`].
+//!
+//! Membership for status, start order and termination is read from labels, never from a backend's objects.
+
+pub(crate) mod discovery;
+pub(crate) mod gated;
+pub(crate) mod native;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use coppice_operator_plan::gang::Gang;
+use coppice_operator_plan::ids::{CliqueId, GangId, PodIndex, PodUid};
+use coppice_operator_plan::observed::{Lane, Replica};
+use coppice_operator_plan::replica::Plan;
+use coppice_operator_plan::status::gang::is_floor_scheduled;
+use futures::future::BoxFuture;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::scheduling::v1alpha3::{CompositePodGroup, PodGroup, Workload};
+use tokio_util::sync::CancellationToken;
+
+use crate::apply::Writer;
+use crate::build::scope::Scope;
+use crate::index::key::{Kind, SetKey};
+use crate::index::{Index, Shelf};
+use crate::validated::Validated;
+
+/// One set replica, as a backend sees it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReplicaView<'a> {
+    /// Names inside the replica.
+    pub(crate) scope: Scope<'a>,
+    /// What should be, and what changes now.
+    pub(crate) plan: &'a Plan,
+    /// What is there.
+    pub(crate) observed: &'a Replica,
+    /// The objects themselves, by name.
+    pub(crate) shelf: &'a Shelf,
+}
+
+impl ReplicaView<'_> {
+    /// Whether a gang may be placed now: a scaled gang waits until the base gang's floor is bound.
+    pub(crate) fn may_place(&self, gang: &GangId) -> bool {
+        let base = || self.plan.gangs.iter().find(|gang| gang.id == GangId::Base);
+        *gang == GangId::Base || base().is_none_or(|base| is_floor_scheduled(base, self.observed))
+    }
+}
+
+/// What a backend wants for one set replica.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Placement {
+    /// The placement of each pod about to be created; absent: nothing has to be said about it.
+    pub(crate) lanes: BTreeMap<(CliqueId, PodIndex), Lane>,
+    /// Pods that cannot come to be placed as they are; they are deleted, and made again by the next pass.
+    pub(crate) restart: BTreeSet<PodUid>,
+    /// Objects that should exist, parents first; they never change.
+    pub(crate) objects: Vec<PlacementObject>,
+    /// Objects nobody needs any more: kind, name and uid.
+    pub(crate) remove: Vec<(Kind, Arc<str>, Arc<str>)>,
+}
+
+/// An object that tells the scheduler about a gang.
+#[derive(Clone, Debug)]
+pub(crate) enum PlacementObject {
+    /// Pods that are placed together. Owned by their PodClique, whose name this is.
+    Group(Box<PodGroup>, String),
+    /// Groups that are placed together.
+    Composite(Box<CompositePodGroup>),
+}
+
+impl PlacementObject {
+    /// Kind and name.
+    pub(crate) fn identity(&self) -> (Kind, &str) {
+        match self {
+            Self::Group(group, _) => (Kind::PodGroup, group.metadata.name.as_deref().unwrap_or_default()),
+            Self::Composite(group) => (Kind::CompositePodGroup, group.metadata.name.as_deref().unwrap_or_default()),
+        }
+    }
+}
+
+/// What a backend's own task works with. It writes only through `writer`, which refuses when the tenure is over.
+#[derive(Clone)]
+pub(crate) struct Companion {
+    /// The model; complete.
+    pub(crate) index: Arc<Index>,
+    /// Writes.
+    pub(crate) writer: Writer,
+    /// Reads and watches of the backend's own.
+    pub(crate) client: kube::Client,
+    /// Cancelled when it has to end.
+    pub(crate) draining: CancellationToken,
+}
+
+/// How pods come to be placed all or none.
+pub(crate) trait GangBackend: Debug + Send + Sync {
+    /// Name of the backend, as settings and logs have it.
+    fn name(&self) -> &'static str;
+
+    /// Value of the label `grove.io/scheduler-name` on PodGangs.
+    fn scheduler(&self) -> &'static str {
+        coppice_operator_api::defaults::SCHEDULER_NAME
+    }
+
+    /// Whether the index must watch PodGroups, CompositePodGroups and Workloads.
+    fn has_groups(&self) -> bool;
+
+    /// The Workload that a set needs before its gangs.
+    fn workload(&self, set: &Validated) -> Option<Workload>;
+
+    /// What one set replica needs now. Pure.
+    fn place(&self, view: ReplicaView<'_>) -> Placement;
+
+    /// Writes a pod's placement into it. `clique` is the name of its PodClique.
+    fn prepare_pod(&self, pod: &mut Pod, clique: &str, lane: Option<Lane>);
+
+    /// Why the scheduler does not place a gang, in words for people.
+    fn refusal(&self, view: ReplicaView<'_>, gang: &Gang) -> Option<String>;
+
+    /// A pass over this set replica is over. Must not block.
+    fn look_at(&self, set: &SetKey, replica: u32);
+
+    /// What goes on beside the passes while this process leads.
+    fn accompany(&self, companion: Companion) -> BoxFuture<'static, ()>;
+}

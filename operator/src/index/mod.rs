@@ -1,0 +1,643 @@
+//! One in-memory model of everything the operator manages, fed by watches and by the answers to its own writes.
+//!
+//! Objects are filed by the labels that tell their set and set replica. An older version never replaces a newer one, so an
+//! answer to a write counts from the moment it arrives and a watch that lags behind cannot undo it: nothing is created
+//! twice. A change that planning can see marks the unit it belongs to; anything else does not.
+
+pub(crate) mod key;
+pub(crate) mod record;
+pub(crate) mod view;
+pub(crate) mod watch;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use coppice_operator_api::{PodCliqueSet, labels};
+use coppice_operator_plan::ids::PodUid;
+use coppice_operator_plan::status::summary::Summary;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use parking_lot::Mutex;
+
+use self::key::{Kind, SetKey, Unit};
+use self::record::{CliqueRecord, GangRecord, GroupRecord, PlacementRecord, PlainRecord, PodRecord, label, resource_version};
+use crate::queue::Queue;
+use crate::validated::{Invalid, Validated};
+
+/// How long the set waits after news from a replica, so that one status write covers many.
+const GATHER: Duration = Duration::from_millis(100);
+/// Pods that end by themselves within this time of each other end "again".
+const FORGIVE_AFTER: SignedDuration = SignedDuration::from_secs(600);
+
+/// What may be filed.
+#[derive(Clone, Debug)]
+pub(crate) enum Record {
+    Clique(CliqueRecord),
+    Group(GroupRecord),
+    Gang(GangRecord),
+    Pod(PodRecord),
+    Plain(PlainRecord),
+    Placement(PlacementRecord),
+}
+
+/// Objects of one set replica, or of a set as a whole, by name.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Shelf {
+    pub(crate) cliques: BTreeMap<Arc<str>, CliqueRecord>,
+    pub(crate) groups: BTreeMap<Arc<str>, GroupRecord>,
+    pub(crate) gangs: BTreeMap<Arc<str>, GangRecord>,
+    pub(crate) pods: BTreeMap<Arc<str>, PodRecord>,
+    pub(crate) plain: BTreeMap<(Kind, Arc<str>), PlainRecord>,
+    pub(crate) placements: BTreeMap<(Kind, Arc<str>), PlacementRecord>,
+}
+
+impl Shelf {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.cliques.is_empty()
+            && self.groups.is_empty()
+            && self.gangs.is_empty()
+            && self.pods.is_empty()
+            && self.plain.is_empty()
+            && self.placements.is_empty()
+    }
+
+    /// Kinds of which there is an object that is not on its way out.
+    fn live_kinds(&self) -> BTreeSet<Kind> {
+        let mut kinds = BTreeSet::new();
+        let mut add = |kind: Kind, is_live: bool| {
+            if is_live {
+                kinds.insert(kind);
+            }
+        };
+        add(Kind::Clique, self.cliques.values().any(|record| !record.version.terminating));
+        add(Kind::Group, self.groups.values().any(|record| !record.version.terminating));
+        add(Kind::Gang, self.gangs.values().any(|record| !record.version.terminating));
+        add(Kind::Pod, self.pods.values().any(|record| !record.pod.terminating));
+        for ((kind, _), record) in &self.plain {
+            add(*kind, !record.version.terminating);
+        }
+        for ((kind, _), record) in &self.placements {
+            add(*kind, !record.version.terminating);
+        }
+        kinds
+    }
+
+    fn take(&mut self, kind: Kind, name: &str) -> Option<Record> {
+        match kind {
+            Kind::Clique => self.cliques.remove(name).map(Record::Clique),
+            Kind::Group => self.groups.remove(name).map(Record::Group),
+            Kind::Gang => self.gangs.remove(name).map(Record::Gang),
+            Kind::Pod => self.pods.remove(name).map(Record::Pod),
+            Kind::PodGroup | Kind::CompositePodGroup => {
+                self.placements.remove(&(kind, Arc::from(name))).map(Record::Placement)
+            }
+            Kind::Set => None,
+            Kind::Service
+            | Kind::Autoscaler
+            | Kind::ServiceAccount
+            | Kind::Role
+            | Kind::RoleBinding
+            | Kind::Workload => self.plain.remove(&(kind, Arc::from(name))).map(Record::Plain),
+        }
+    }
+
+    fn file(&mut self, kind: Kind, name: Arc<str>, record: Record) {
+        match record {
+            Record::Clique(record) => drop(self.cliques.insert(name, record)),
+            Record::Group(record) => drop(self.groups.insert(name, record)),
+            Record::Gang(record) => drop(self.gangs.insert(name, record)),
+            Record::Pod(record) => drop(self.pods.insert(name, record)),
+            Record::Plain(record) => drop(self.plain.insert((kind, name), record)),
+            Record::Placement(record) => drop(self.placements.insert((kind, name), record)),
+        }
+    }
+}
+
+/// A set replica: its objects, and what is remembered about it in memory only.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ReplicaEntry {
+    pub(crate) shelf: Shelf,
+    /// What the set was told last.
+    pub(crate) summary: Option<Summary>,
+    /// How many pods each index of a clique has had, by PodClique uid; makes the names of new ones.
+    pub(crate) attempts: BTreeMap<(Arc<str>, u32), u32>,
+    /// Cliques whose pods end by themselves, by name.
+    pub(crate) endings: BTreeMap<Arc<str>, Endings>,
+}
+
+/// Pods of a clique that ended by themselves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Endings {
+    /// In a row.
+    pub(crate) count: u32,
+    /// The last one.
+    pub(crate) last: Timestamp,
+}
+
+impl Endings {
+    /// Until when replacements wait: the first is made at once, then 1 s, 2 s, … up to a minute.
+    pub(crate) fn hold_until(self) -> Option<Timestamp> {
+        if self.count < 2 {
+            return None;
+        }
+        let seconds = 1_i64 << (self.count - 2).min(6);
+        self.last.checked_add(SignedDuration::from_secs(seconds.min(60))).ok()
+    }
+}
+
+/// A set: the object, its objects, its replicas.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SetEntry {
+    pub(crate) set: Option<SetRecord>,
+    pub(crate) shelf: Shelf,
+    pub(crate) replicas: BTreeMap<u32, ReplicaEntry>,
+    /// The replica whose turn it is to change, as the set's last pass decided.
+    pub(crate) updating: Option<u32>,
+    /// The edition of the set that its replicas have heard of.
+    pub(crate) announced: Option<(String, i64)>,
+}
+
+/// The PodCliqueSet object.
+#[derive(Clone, Debug)]
+pub(crate) struct SetRecord {
+    pub(crate) object: Arc<PodCliqueSet>,
+    pub(crate) resource: u64,
+    pub(crate) validated: Result<Arc<Validated>, Invalid>,
+}
+
+/// Where an object is filed.
+#[derive(Clone, Debug)]
+struct Place {
+    set: SetKey,
+    replica: Option<u32>,
+    uid: Arc<str>,
+    resource: u64,
+    touched: u64,
+}
+
+type Name = (Kind, Arc<str>, Arc<str>);
+
+/// Objects by kind, and the replicas that have some; `None` stands for the set as a whole.
+pub(crate) type Live = BTreeMap<Kind, BTreeSet<Option<u32>>>;
+
+#[derive(Debug, Default)]
+struct Inner {
+    sets: BTreeMap<SetKey, SetEntry>,
+    places: HashMap<Name, Place>,
+    /// Pods whose deletion the server has accepted: whatever an older event says, they are on their way out.
+    doomed: HashSet<PodUid>,
+    clock: u64,
+    pods: usize,
+}
+
+/// Where a change came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// A watch: whoever plans has to know.
+    Watch,
+    /// The answer to a write of the pass that is running: it knows.
+    Answer,
+}
+
+/// The model. Cheap to share; every call takes the lock briefly.
+#[derive(Debug)]
+pub(crate) struct Index {
+    inner: Mutex<Inner>,
+    queue: Arc<Queue>,
+}
+
+impl Index {
+    pub(crate) fn new(queue: Arc<Queue>) -> Self {
+        Self { inner: Mutex::default(), queue }
+    }
+
+    /// Takes in a PodCliqueSet from the answer to a write.
+    pub(crate) fn absorb_set(&self, object: PodCliqueSet) {
+        self.put_set(object, Source::Answer);
+    }
+
+    /// Takes in a PodCliqueSet.
+    pub(crate) fn put_set(&self, object: PodCliqueSet, source: Source) {
+        let meta = &object.metadata;
+        let (Some(namespace), Some(name)) = (&meta.namespace, &meta.name) else { return };
+        let key = SetKey::new(namespace, name);
+        let resource = resource_version(meta);
+        let mut inner = self.inner.lock();
+        let entry = inner.sets.entry(key.clone()).or_default();
+        let mut is_edit = true;
+        if let Some(before) = &entry.set {
+            if before.object.metadata.uid == meta.uid && before.resource >= resource {
+                return;
+            }
+            is_edit = before.object.metadata.generation != meta.generation || before.object.metadata.uid != meta.uid;
+        }
+        let object = Arc::new(object);
+        let validated = match &entry.set {
+            // Only the status or metadata changed: the old digests hold, the new object counts.
+            Some(SetRecord { validated: Ok(validated), .. }) if !is_edit => {
+                Ok(Arc::new(validated.with_object(Arc::clone(&object))))
+            }
+            Some(_) | None => Validated::new(Arc::clone(&object)).map(Arc::new),
+        };
+        entry.set = Some(SetRecord { object, resource, validated });
+        drop(inner);
+        let unit = Unit::Set(key);
+        match (source, is_edit) {
+            // Also where the answer to a status write shows an edit that no watch has told of yet.
+            (_, true) => self.queue.mark_edited(&unit),
+            (Source::Watch, false) => self.queue.mark(&unit),
+            (Source::Answer, false) => {}
+        }
+    }
+
+    /// A PodCliqueSet is gone.
+    pub(crate) fn remove_set(&self, meta: &ObjectMeta) {
+        let (Some(namespace), Some(name)) = (&meta.namespace, &meta.name) else { return };
+        let key = SetKey::new(namespace, name);
+        let mut inner = self.inner.lock();
+        let Some(entry) = inner.sets.get_mut(&key) else { return };
+        if entry.set.as_ref().is_some_and(|set| set.object.metadata.uid != meta.uid) {
+            return;
+        }
+        entry.set = None;
+        inner.tidy(&key);
+        drop(inner);
+        self.queue.mark(&Unit::Set(key));
+    }
+
+    /// Takes in an object below a set. Objects without the operator's labels are not ours and are ignored.
+    pub(crate) fn put(&self, kind: Kind, meta: &ObjectMeta, mut record: Record, source: Source) {
+        let Some((set, replica)) = place_of(meta) else { return };
+        let (Some(namespace), Some(name)) = (&meta.namespace, &meta.name) else { return };
+        let (namespace, name): (Arc<str>, Arc<str>) = (Arc::from(namespace.as_str()), Arc::from(name.as_str()));
+        let uid: Arc<str> = Arc::from(meta.uid.as_deref().unwrap_or_default());
+        let resource = resource_version(meta);
+        let mut inner = self.inner.lock();
+        let key = (kind, namespace, Arc::clone(&name));
+        if let Some(place) = inner.places.get(&key)
+            && place.resource >= resource
+        {
+            return;
+        }
+        inner.clock += 1;
+        let touched = inner.clock;
+        let place = Place { set: set.clone(), replica, uid, resource, touched };
+        let earlier = inner.places.insert(key, place);
+        let before = earlier.as_ref().and_then(|place| inner.shelf(&place.set, place.replica)?.take(kind, &name));
+        let moved = earlier.as_ref().is_some_and(|place| place.set != set || place.replica != replica);
+        if let Record::Pod(pod) = &mut record {
+            pod.pod.terminating |= inner.doomed.contains(&pod.pod.uid);
+            inner.note_pod(&set, replica, before.as_ref(), pod);
+        }
+        let news = match source {
+            Source::Watch => moved || before.as_ref().is_none_or(|before| is_news(before, &record)),
+            // The pass that wrote knows what it wrote, but not that somebody scaled meanwhile.
+            Source::Answer => before.as_ref().is_some_and(|before| was_scaled(before, &record)),
+        };
+        carry_over(before, &mut record);
+        inner.shelf_or_new(&set, replica).file(kind, name, record);
+        if let Some(place) = earlier.filter(|_| moved) {
+            inner.tidy(&place.set);
+            self.queue.mark(&unit(place.set, place.replica));
+        }
+        drop(inner);
+        if news {
+            self.queue.mark(&unit(set, replica));
+        }
+    }
+
+    /// An object below a set is gone.
+    pub(crate) fn remove(&self, kind: Kind, meta: &ObjectMeta) {
+        let (Some(namespace), Some(name)) = (&meta.namespace, &meta.name) else { return };
+        self.remove_named(kind, namespace, name, meta.uid.as_deref());
+    }
+
+    fn remove_named(&self, kind: Kind, namespace: &str, name: &str, uid: Option<&str>) {
+        let key = (kind, Arc::from(namespace), Arc::from(name));
+        let mut inner = self.inner.lock();
+        let Some(place) = inner.places.get(&key) else { return };
+        if uid.is_some_and(|uid| uid != &*place.uid) {
+            return;
+        }
+        let (set, replica) = (place.set.clone(), place.replica);
+        inner.places.remove(&key);
+        let record = inner.shelf(&set, replica).and_then(|shelf| shelf.take(kind, name));
+        if let Some(Record::Pod(pod)) = &record {
+            inner.forget_pod(&set, replica, pod);
+        }
+        inner.tidy(&set);
+        drop(inner);
+        self.queue.mark(&unit(set.clone(), replica));
+        // The set waits for its last objects to go, and for replicas it removes.
+        if replica.is_some() && matches!(kind, Kind::Pod | Kind::Clique) {
+            self.queue.mark_after(&Unit::Set(set), GATHER);
+        }
+    }
+
+    /// The server has accepted the deletion of these pods.
+    pub(crate) fn doom(&self, namespace: &str, pods: &[(Arc<str>, PodUid)]) {
+        let mut inner = self.inner.lock();
+        for (name, uid) in pods {
+            let key = (Kind::Pod, Arc::from(namespace), Arc::clone(name));
+            let Some(place) = inner.places.get(&key) else { continue };
+            if &*place.uid != uid.as_str() {
+                continue;
+            }
+            let (set, replica) = (place.set.clone(), place.replica);
+            inner.doomed.insert(uid.clone());
+            if let Some(pod) = inner.shelf(&set, replica).and_then(|shelf| shelf.pods.get_mut(name)) {
+                pod.pod.terminating = true;
+            }
+        }
+    }
+
+    /// Notes that an object was found to have the desired content with that fingerprint, so that it is not compared again
+    /// before it changes.
+    pub(crate) fn verified(&self, set: &SetKey, replica: Option<u32>, kind: Kind, name: &str, wanted: u64) {
+        let mut inner = self.inner.lock();
+        let Some(shelf) = inner.shelf(set, replica) else { return };
+        let slot = match kind {
+            Kind::Clique => shelf.cliques.get_mut(name).map(|record| &mut record.verified),
+            Kind::Group => shelf.groups.get_mut(name).map(|record| &mut record.verified),
+            _ => shelf.plain.get_mut(&(kind, Arc::from(name))).map(|record| &mut record.verified),
+        };
+        if let Some(slot) = slot {
+            *slot = Some(wanted);
+        }
+    }
+
+    /// The set's decision about which replica may change. Tells whether it is another one than before.
+    pub(crate) fn set_updating(&self, set: &SetKey, updating: Option<u32>) -> bool {
+        let mut inner = self.inner.lock();
+        let Some(entry) = inner.sets.get_mut(set) else { return false };
+        std::mem::replace(&mut entry.updating, updating) != updating
+    }
+
+    /// What the set should know about one of its replicas.
+    pub(crate) fn report(&self, set: &SetKey, replica: u32, summary: Summary) {
+        let mut inner = self.inner.lock();
+        let Some(entry) = inner.sets.get_mut(set) else { return };
+        let slot = &mut entry.replicas.entry(replica).or_default().summary;
+        if slot.as_ref() == Some(&summary) {
+            return;
+        }
+        *slot = Some(summary);
+        drop(inner);
+        self.queue.mark_after(&Unit::Set(set.clone()), GATHER);
+    }
+
+    /// A copy of the set's entry without its replicas' objects.
+    pub(crate) fn set(&self, key: &SetKey) -> Option<SetEntry> {
+        let inner = self.inner.lock();
+        let entry = inner.sets.get(key)?;
+        let replicas = entry.replicas.iter().map(|(index, replica)| {
+            (*index, ReplicaEntry { summary: replica.summary.clone(), ..ReplicaEntry::default() })
+        });
+        Some(SetEntry {
+            set: entry.set.clone(),
+            shelf: entry.shelf.clone(),
+            replicas: replicas.collect(),
+            updating: entry.updating,
+            announced: None,
+        })
+    }
+
+    /// A copy of one replica, with the set it belongs to and whether it is its turn to change.
+    pub(crate) fn replica(&self, key: &SetKey, replica: u32) -> Option<(SetRecord, ReplicaEntry, bool)> {
+        let inner = self.inner.lock();
+        let entry = inner.sets.get(key)?;
+        let set = entry.set.clone()?;
+        let found = entry.replicas.get(&replica).cloned().unwrap_or_default();
+        Some((set, found, entry.updating == Some(replica)))
+    }
+
+    /// Objects of the set that are not on their way out: their kinds, and the chosen replicas that have some. `None` stands
+    /// for what belongs to the set as a whole.
+    pub(crate) fn live(&self, key: &SetKey, chosen: impl Fn(Option<u32>) -> bool) -> Live {
+        let inner = self.inner.lock();
+        let mut live = Live::new();
+        let Some(entry) = inner.sets.get(key) else { return live };
+        let replicas = entry.replicas.iter().map(|(index, replica)| (Some(*index), &replica.shelf));
+        for (replica, shelf) in std::iter::once((None, &entry.shelf)).chain(replicas) {
+            if chosen(replica) {
+                for kind in shelf.live_kinds() {
+                    live.entry(kind).or_default().insert(replica);
+                }
+            }
+        }
+        live
+    }
+
+    /// Whether nothing below the set is left.
+    pub(crate) fn is_empty(&self, key: &SetKey) -> bool {
+        let inner = self.inner.lock();
+        inner.sets.get(key).is_none_or(|entry| {
+            entry.shelf.is_empty() && entry.replicas.values().all(|replica| replica.shelf.is_empty())
+        })
+    }
+
+    /// Whether this edition of the set (uid and generation) was announced to its replicas before; it is now.
+    pub(crate) fn announced(&self, key: &SetKey, edition: (String, i64)) -> bool {
+        let mut inner = self.inner.lock();
+        let Some(entry) = inner.sets.get_mut(key) else { return true };
+        let edition = Some(edition);
+        let was = entry.announced == edition;
+        entry.announced = edition;
+        was
+    }
+
+    /// Names and uids of all pods of these replicas of the set that are not on their way out.
+    pub(crate) fn live_pods(&self, key: &SetKey, replicas: impl Fn(u32) -> bool) -> Vec<(Arc<str>, PodUid)> {
+        let inner = self.inner.lock();
+        let Some(entry) = inner.sets.get(key) else { return Vec::new() };
+        let chosen = entry.replicas.iter().filter(|(index, _)| replicas(**index));
+        let pods = chosen.flat_map(|(_, replica)| &replica.shelf.pods);
+        let live = pods.filter(|(_, pod)| !pod.pod.terminating);
+        live.map(|(name, pod)| (Arc::clone(name), pod.pod.uid.clone())).collect()
+    }
+
+    /// Every unit there is; marked when this process becomes the leader.
+    pub(crate) fn units(&self) -> Vec<Unit> {
+        let inner = self.inner.lock();
+        let mut units = Vec::new();
+        for (key, entry) in &inner.sets {
+            units.push(Unit::Set(key.clone()));
+            units.extend(entry.replicas.keys().map(|index| Unit::Replica(key.clone(), *index)));
+        }
+        units
+    }
+
+    /// Number of sets and of pods, for the metrics endpoint.
+    pub(crate) fn sizes(&self) -> (usize, usize) {
+        let inner = self.inner.lock();
+        (inner.sets.len(), inner.pods)
+    }
+
+    /// Begins a new list of a kind. Everything of it that is not seen, and was not touched meanwhile, is gone.
+    pub(crate) fn begin_list(&self) -> u64 {
+        self.inner.lock().clock
+    }
+
+    /// Ends a list that began at `since` and had `seen` of the kind in `namespaces` (all, if `None`).
+    pub(crate) fn end_list(&self, kind: Kind, since: u64, seen: &HashSet<Arc<str>>, namespace: Option<&str>) {
+        let inner = self.inner.lock();
+        let gone: Vec<(Arc<str>, Arc<str>, Arc<str>)> = inner
+            .places
+            .iter()
+            .filter(|((of_kind, in_namespace, _), place)| {
+                *of_kind == kind
+                    && namespace.is_none_or(|namespace| namespace == &**in_namespace)
+                    && place.touched <= since
+                    && !seen.contains(&place.uid)
+            })
+            .map(|((_, namespace, name), place)| (Arc::clone(namespace), Arc::clone(name), Arc::clone(&place.uid)))
+            .collect();
+        drop(inner);
+        for (namespace, name, uid) in gone {
+            self.remove_named(kind, &namespace, &name, Some(&uid));
+        }
+    }
+
+    /// Sets that are known, to be compared with a new list of them.
+    pub(crate) fn known_sets(&self, namespace: Option<&str>) -> Vec<Arc<PodCliqueSet>> {
+        let inner = self.inner.lock();
+        let known = inner.sets.values().filter_map(|entry| Some(Arc::clone(&entry.set.as_ref()?.object)));
+        known.filter(|set| namespace.is_none() || set.metadata.namespace.as_deref() == namespace).collect()
+    }
+}
+
+impl Inner {
+    fn shelf(&mut self, set: &SetKey, replica: Option<u32>) -> Option<&mut Shelf> {
+        let entry = self.sets.get_mut(set)?;
+        match replica {
+            None => Some(&mut entry.shelf),
+            Some(replica) => Some(&mut entry.replicas.get_mut(&replica)?.shelf),
+        }
+    }
+
+    fn shelf_or_new(&mut self, set: &SetKey, replica: Option<u32>) -> &mut Shelf {
+        let entry = self.sets.entry(set.clone()).or_default();
+        match replica {
+            None => &mut entry.shelf,
+            Some(replica) => &mut entry.replicas.entry(replica).or_default().shelf,
+        }
+    }
+
+    /// Counts pods, and those that end by themselves.
+    fn note_pod(&mut self, set: &SetKey, replica: Option<u32>, before: Option<&Record>, pod: &PodRecord) {
+        let had_ended = match before {
+            Some(Record::Pod(before)) => before.pod.is_finished(),
+            _ => {
+                self.pods += 1;
+                false
+            }
+        };
+        if had_ended || !pod.pod.is_finished() || pod.pod.terminating {
+            return;
+        }
+        let Some(replica) = replica else { return };
+        let entry = self.sets.entry(set.clone()).or_default().replicas.entry(replica).or_default();
+        let now = Timestamp::now();
+        let endings = entry.endings.entry(Arc::clone(&pod.clique)).or_insert(Endings { count: 0, last: now });
+        if now.duration_since(endings.last) > FORGIVE_AFTER {
+            endings.count = 0;
+        }
+        endings.count += 1;
+        endings.last = now;
+    }
+
+    fn forget_pod(&mut self, set: &SetKey, replica: Option<u32>, pod: &PodRecord) {
+        self.pods = self.pods.saturating_sub(1);
+        self.doomed.remove(&pod.pod.uid);
+        let (Some(replica), Some(index), Some(owner)) = (replica, pod.pod.index, &pod.owner) else { return };
+        if let Some(entry) = self.sets.get_mut(set).and_then(|entry| entry.replicas.get_mut(&replica)) {
+            *entry.attempts.entry((Arc::clone(owner), index)).or_default() += 1;
+        }
+    }
+
+    /// Drops entries that nothing is filed under.
+    fn tidy(&mut self, key: &SetKey) {
+        let Some(entry) = self.sets.get_mut(key) else { return };
+        let wanted = match &entry.set {
+            Some(SetRecord { validated: Ok(set), .. }) => set.replicas,
+            Some(_) => u32::MAX,
+            None => 0,
+        };
+        entry.replicas.retain(|index, replica| *index < wanted || !replica.shelf.is_empty());
+        if entry.set.is_none() && entry.shelf.is_empty() && entry.replicas.is_empty() {
+            self.sets.remove(key);
+        }
+    }
+}
+
+fn place_of(meta: &ObjectMeta) -> Option<(SetKey, Option<u32>)> {
+    if label(meta, labels::MANAGED_BY) != Some(labels::OPERATOR) {
+        return None;
+    }
+    let set = SetKey::new(meta.namespace.as_deref()?, label(meta, labels::PART_OF)?);
+    Some((set, label(meta, labels::SET_REPLICA_INDEX).and_then(|text| text.parse().ok())))
+}
+
+fn unit(set: SetKey, replica: Option<u32>) -> Unit {
+    match replica {
+        Some(replica) => Unit::Replica(set, replica),
+        None => Unit::Set(set),
+    }
+}
+
+/// Whether planning could decide differently.
+fn is_news(before: &Record, after: &Record) -> bool {
+    match (before, after) {
+        (Record::Pod(before), Record::Pod(after)) => before.pod != after.pod || before.owner != after.owner,
+        // The operator's own status writes come back here; they change nothing.
+        (Record::Clique(before), Record::Clique(after)) => {
+            before.version.generation != after.version.generation
+                || before.version.terminating != after.version.terminating
+                || before.meta.labels != after.meta.labels
+                || before.meta.annotations != after.meta.annotations
+                || before.status != after.status
+        }
+        (Record::Group(before), Record::Group(after)) => {
+            before.version.generation != after.version.generation
+                || before.version.terminating != after.version.terminating
+                || before.status != after.status
+        }
+        (Record::Placement(before), Record::Placement(after)) => {
+            before.placed != after.placed
+                || before.refusal != after.refusal
+                || before.version.terminating != after.version.terminating
+        }
+        _ => true,
+    }
+}
+
+fn was_scaled(before: &Record, after: &Record) -> bool {
+    match (before, after) {
+        (Record::Clique(before), Record::Clique(after)) => before.replicas != after.replicas,
+        (Record::Group(before), Record::Group(after)) => before.replicas != after.replicas,
+        _ => false,
+    }
+}
+
+/// What was found out about a version holds for the next one while the content is the same.
+fn carry_over(before: Option<Record>, after: &mut Record) {
+    match (before, after) {
+        (Some(Record::Clique(before)), Record::Clique(after)) => {
+            if before.version.generation == after.version.generation
+                && before.meta.labels == after.meta.labels
+                && before.meta.annotations == after.meta.annotations
+            {
+                after.verified = before.verified;
+                // One text for many versions.
+                after.spec = before.spec;
+            }
+        }
+        (Some(Record::Group(before)), Record::Group(after)) => {
+            if before.version.generation == after.version.generation {
+                after.verified = before.verified;
+            }
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,351 @@
+//! A PodCliqueSet as the planners take it: everything checked once, names and numbers that cannot be wrong.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use coppice_operator_api::pod_clique_set::{CliqueStartupType, PodCliqueTemplateSpec, UpdateStrategyType};
+use coppice_operator_api::{AutoScalingConfig, PodCliqueSet};
+use coppice_operator_plan::hash::TemplateHash;
+use coppice_operator_plan::ids::{CliqueName, GroupName, NameError};
+use coppice_operator_plan::template::{
+    CliqueTemplate, GroupTemplate, SetTemplate, Startup, Strategy, TemplateError,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::Resource;
+use serde_json::json;
+
+use crate::canonical;
+use crate::index::key::SetKey;
+
+/// A set that can be planned. Made by [`Validated::new`] only, so nothing else reaches plan and build.
+#[derive(Clone, Debug)]
+pub(crate) struct Validated {
+    /// Which set.
+    pub(crate) key: SetKey,
+    /// The set itself.
+    pub(crate) object: Arc<PodCliqueSet>,
+    /// What the planners see of it.
+    pub(crate) template: SetTemplate,
+    /// Copies wanted.
+    pub(crate) replicas: u32,
+    /// Position of each clique in the object.
+    cliques: BTreeMap<CliqueName, usize>,
+    /// Position of each group in the object.
+    groups: BTreeMap<GroupName, usize>,
+}
+
+/// A set that cannot be planned. Says field, value and rule.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Invalid {
+    /// A name is unusable.
+    #[error("{field}: {source}")]
+    Name {
+        /// Path of the field.
+        field: String,
+        #[source]
+        source: NameError,
+    },
+    /// A number is out of range.
+    #[error("{field}: {value} must be {rule}")]
+    Number {
+        /// Path of the field.
+        field: String,
+        /// The value.
+        value: i64,
+        /// What it must be.
+        rule: &'static str,
+    },
+    /// The parts do not fit together.
+    #[error("spec.template: {0}")]
+    Template(#[from] TemplateError),
+    /// Two children would have one name.
+    #[error("clique {clique} and scaling group {group} would give two objects the name {name}: rename one of them")]
+    SameName {
+        /// The clique.
+        clique: String,
+        /// The group.
+        group: String,
+        /// The name of both.
+        name: String,
+    },
+}
+
+impl Validated {
+    /// Checks a set as far as planning depends on it. Admission checks more, and earlier; a cluster may run without it.
+    pub(crate) fn new(object: Arc<PodCliqueSet>) -> Result<Self, Invalid> {
+        let namespace = object.metadata.namespace.clone().unwrap_or_default();
+        let name = object.metadata.name.clone().unwrap_or_default();
+        // It becomes part of host names and of a Service's name, so the rules for a clique's name are its rules.
+        CliqueName::new(&name).map_err(|source| named("metadata.name".to_owned(), source))?;
+        let spec = &object.spec;
+        let template = &spec.template;
+        let replicas = number("spec.replicas", spec.replicas.into())?;
+        let mut cliques = Vec::new();
+        let mut clique_positions = BTreeMap::new();
+        for (position, clique) in template.cliques.iter().enumerate() {
+            let parsed = read_clique(position, clique, template.priority_class_name.as_deref())?;
+            clique_positions.insert(parsed.name.clone(), position);
+            cliques.push(parsed);
+        }
+        let mut groups = Vec::new();
+        let mut group_positions = BTreeMap::new();
+        for (position, group) in template.scaling_groups().iter().enumerate() {
+            let field = format!("spec.template.podCliqueScalingGroups[{position}]");
+            let name = GroupName::new(&group.name).map_err(|source| named(format!("{field}.name"), source))?;
+            let members = group.clique_names.iter().enumerate().map(|(member, name)| {
+                CliqueName::new(name).map_err(|source| named(format!("{field}.cliqueNames[{member}]"), source))
+            });
+            let min = group.effective_min_available();
+            let replicas = number(&format!("{field}.replicas"), group.template_replicas().into())?;
+            check_minimum(&field, min, replicas)?;
+            group_positions.insert(name.clone(), position);
+            groups.push(GroupTemplate {
+                name,
+                cliques: members.collect::<Result<_, _>>()?,
+                replicas,
+                min_available: positive(&format!("{field}.minAvailable"), min.into())?,
+                autoscaled: group.scale_config.is_some(),
+            });
+        }
+        let startup = match template.startup_type {
+            CliqueStartupType::AnyOrder => Startup::AnyOrder,
+            CliqueStartupType::InOrder => Startup::InOrder,
+            CliqueStartupType::Explicit => Startup::Explicit,
+        };
+        let strategy = match spec.update_strategy.as_ref().map(|strategy| strategy.kind) {
+            None | Some(UpdateStrategyType::RollingRecreate) => Strategy::RollingRecreate,
+            Some(UpdateStrategyType::OnDelete) => Strategy::OnDelete,
+        };
+        let set = SetTemplate::new(cliques, groups, startup, strategy)?;
+        check_names(&set)?;
+        Ok(Self {
+            key: SetKey::new(&namespace, &name),
+            template: set,
+            replicas,
+            cliques: clique_positions,
+            groups: group_positions,
+            object,
+        })
+    }
+
+    /// The same set in a newer version whose spec is the same.
+    pub(crate) fn with_object(&self, object: Arc<PodCliqueSet>) -> Self {
+        Self { object, ..self.clone() }
+    }
+
+    /// The clique as the set's author wrote it.
+    pub(crate) fn clique(&self, name: &CliqueName) -> Option<&PodCliqueTemplateSpec> {
+        self.object.spec.template.cliques.get(*self.cliques.get(name)?)
+    }
+
+    /// The group as the set's author wrote it.
+    pub(crate) fn group(
+        &self,
+        name: &GroupName,
+    ) -> Option<&coppice_operator_api::pod_clique_set::PodCliqueScalingGroupConfig> {
+        self.object.spec.template.scaling_groups().get(*self.groups.get(name)?)
+    }
+
+    /// Limits of a clique's autoscaler, if it has one of its own.
+    pub(crate) fn clique_autoscaling(&self, name: &CliqueName) -> Option<&AutoScalingConfig> {
+        if self.template.group_of(name).is_some() {
+            return None;
+        }
+        self.clique(name)?.spec.auto_scaling_config.as_ref()
+    }
+
+    /// Generation of the spec all this comes from.
+    pub(crate) fn generation(&self) -> i64 {
+        self.object.metadata.generation.unwrap_or_default()
+    }
+
+    /// The set as controlling owner.
+    pub(crate) fn owner(&self) -> OwnerReference {
+        OwnerReference {
+            api_version: PodCliqueSet::api_version(&()).into_owned(),
+            kind: PodCliqueSet::kind(&()).into_owned(),
+            name: self.key.name().to_owned(),
+            uid: self.object.metadata.uid.clone().unwrap_or_default(),
+            controller: Some(true),
+            block_owner_deletion: Some(true),
+        }
+    }
+
+    /// Whether any clique waits for another to start.
+    pub(crate) fn has_start_order(&self) -> bool {
+        match self.template.startup() {
+            Startup::AnyOrder => false,
+            Startup::InOrder => self.template.cliques().len() > 1,
+            Startup::Explicit => self.template.cliques().iter().any(|clique| !clique.starts_after.is_empty()),
+        }
+    }
+}
+
+fn read_clique(
+    position: usize,
+    clique: &PodCliqueTemplateSpec,
+    priority_class: Option<&str>,
+) -> Result<CliqueTemplate, Invalid> {
+    let field = format!("spec.template.cliques[{position}]");
+    let name = CliqueName::new(&clique.name).map_err(|source| named(format!("{field}.name"), source))?;
+    let parents = clique.spec.starts_after.iter().flatten().enumerate().map(|(parent, name)| {
+        CliqueName::new(name).map_err(|source| named(format!("{field}.spec.startsAfter[{parent}]"), source))
+    });
+    let replicas = number(&format!("{field}.spec.replicas"), clique.spec.template_replicas().into())?;
+    let min = clique.spec.effective_min_available();
+    check_minimum(&format!("{field}.spec"), min, replicas)?;
+    Ok(CliqueTemplate {
+        name,
+        replicas,
+        min_available: positive(&format!("{field}.spec.minAvailable"), min.into())?,
+        starts_after: parents.collect::<Result<_, _>>()?,
+        hash: template_hash(clique, priority_class),
+        autoscaled: clique.spec.auto_scaling_config.is_some(),
+    })
+}
+
+/// Digest of what a clique's pods are made from, with the set's priority class in place of the clique's own.
+fn template_hash(clique: &PodCliqueTemplateSpec, priority_class: Option<&str>) -> TemplateHash {
+    let mut spec = serde_json::to_value(&clique.spec.pod_spec).unwrap_or_default();
+    if let Some(spec) = spec.as_object_mut() {
+        spec.insert("priorityClassName".to_owned(), json!(priority_class));
+    }
+    let pods = json!({"labels": clique.labels, "annotations": clique.annotations, "spec": spec});
+    TemplateHash::of(&canonical::text(&pods))
+}
+
+/// A PodClique and a scaling group of the same name would share objects: their autoscalers, and their pods' names.
+fn check_names(template: &SetTemplate) -> Result<(), Invalid> {
+    for group in template.groups() {
+        let same = template.standalone().find(|clique| clique.name.as_str() == group.name.as_str());
+        if let Some(clique) = same.filter(|clique| clique.autoscaled && group.autoscaled) {
+            return Err(Invalid::SameName {
+                clique: clique.name.to_string(),
+                group: group.name.to_string(),
+                name: format!("<set>-<replica>-{}", group.name),
+            });
+        }
+    }
+    Ok(())
+}
+
+fn named(field: String, source: NameError) -> Invalid {
+    Invalid::Name { field, source }
+}
+
+fn number(field: &str, value: i64) -> Result<u32, Invalid> {
+    u32::try_from(value).map_err(|_| Invalid::Number { field: field.to_owned(), value, rule: "0 or more" })
+}
+
+fn positive(field: &str, value: i64) -> Result<NonZeroU32, Invalid> {
+    let number = u32::try_from(value).ok().and_then(NonZeroU32::new);
+    number.ok_or_else(|| Invalid::Number { field: field.to_owned(), value, rule: "1 or more" })
+}
+
+fn check_minimum(field: &str, minimum: i32, replicas: u32) -> Result<(), Invalid> {
+    if u32::try_from(minimum).is_ok_and(|minimum| minimum > replicas) {
+        return Err(Invalid::Number {
+            field: format!("{field}.minAvailable"),
+            value: minimum.into(),
+            rule: "at most replicas",
+        });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+pub(crate) mod fixtures {
+    use super::*;
+
+    /// A set from YAML, with namespace `ns` and a uid.
+    pub(crate) fn set(yaml: &str) -> Validated {
+        let mut object: PodCliqueSet = serde_saphyr::from_str(yaml).expect("a set");
+        object.metadata.namespace = Some("ns".to_owned());
+        object.metadata.uid = Some("set-uid".to_owned());
+        object.metadata.generation = Some(1);
+        Validated::new(Arc::new(object)).expect("a valid set")
+    }
+
+    /// The worked example: a standalone `frontend`, a group `prefill` of leader and workers.
+    pub(crate) const MN: &str = r#"
+apiVersion: grove.io/v1alpha1
+kind: PodCliqueSet
+metadata: {name: mn, labels: {team: a}}
+spec:
+  replicas: 1
+  template:
+    cliqueStartupType: CliqueStartupTypeInOrder
+    cliques:
+    - name: frontend
+      labels: {tier: web}
+      spec:
+        roleName: frontend
+        replicas: 2
+        autoScalingConfig: {minReplicas: 2, maxReplicas: 5}
+        podSpec: {containers: [{name: main, image: "registry.example/fe:1", env: [{name: A, value: "$(GROVE_PCS_NAME)"}, {name: GROVE_PCS_INDEX, value: x}]}]}
+    - name: pleader
+      spec: {roleName: pleader, replicas: 1, podSpec: {containers: [{name: main, image: "registry.example/p:1"}]}}
+    - name: pworker
+      spec: {roleName: pworker, replicas: 3, podSpec: {schedulingGates: [{name: mine}], containers: [{name: main, image: "registry.example/p:1"}]}}
+    podCliqueScalingGroups:
+    - name: prefill
+      cliqueNames: [pleader, pworker]
+      replicas: 3
+      scaleConfig: {minReplicas: 1, maxReplicas: 6}
+"#;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fixtures::{MN, set};
+    use super::*;
+
+    fn refused(from: &str, to: &str) -> String {
+        let mut object: PodCliqueSet = serde_saphyr::from_str(&MN.replacen(from, to, 1)).unwrap();
+        object.metadata.namespace = Some("ns".to_owned());
+        Validated::new(Arc::new(object)).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn what_cannot_be_planned_is_named_by_field_value_and_rule() {
+        assert_eq!(
+            refused("name: pleader\n", "name: p.leader\n"),
+            "spec.template.cliques[1].name: name \"p.leader\" may only hold lowercase letters, digits and '-'"
+        );
+        assert_eq!(refused("replicas: 1\n", "replicas: -1\n"), "spec.replicas: -1 must be 0 or more");
+        assert_eq!(
+            refused("replicas: 2\n", "replicas: 2\n        minAvailable: 3\n"),
+            "spec.template.cliques[0].spec.minAvailable: 3 must be at most replicas"
+        );
+        assert_eq!(
+            refused("cliqueNames: [pleader, pworker]", "cliqueNames: [pleader, gone]"),
+            "spec.template: scaling group prefill lists clique gone, which the template does not define"
+        );
+    }
+
+    #[test]
+    fn the_digest_follows_what_pods_are_made_from_and_nothing_else() {
+        let hashes = |yaml: &str| {
+            let set = set(yaml);
+            let cliques = set.template.cliques().iter();
+            (cliques.map(|clique| clique.hash.clone()).collect::<Vec<_>>(), set.template.hash().clone())
+        };
+        let before = hashes(MN);
+        for same in [
+            MN.replace("replicas: 3", "replicas: 4"),
+            MN.replace("maxReplicas: 6", "maxReplicas: 7"),
+            MN.replace("CliqueStartupTypeInOrder", "CliqueStartupTypeAnyOrder"),
+            MN.replace("team: a", "team: b"),
+        ] {
+            assert_eq!(hashes(&same), before);
+        }
+        let image = hashes(&MN.replace("fe:1", "fe:2"));
+        assert_ne!(image.0[0], before.0[0]);
+        assert_eq!(image.0[1..], before.0[1..]);
+        assert_ne!(image.1, before.1);
+        assert_ne!(hashes(&MN.replace("tier: web", "tier: api")).0[0], before.0[0]);
+        let priority = hashes(&MN.replace("cliqueStartupType:", "priorityClassName: high\n    cliqueStartupType:"));
+        assert!(priority.0.iter().zip(&before.0).all(|(new, old)| new != old));
+    }
+}
