@@ -1,6 +1,9 @@
 //! GpuBudget: a pool of GPUs that several policies share.
 
-#![expect(unreachable_pub, reason = "the derive of kube writes a public copy of each struct inside a function")]
+#![expect(
+    unreachable_pub,
+    reason = "the derive of kube writes a public copy of each struct inside a function"
+)]
 
 use jiff::Timestamp;
 use kube::{CustomResource, KubeSchema};
@@ -26,7 +29,11 @@ use crate::rules::rule;
     printcolumn(name = "Resource", type_ = "string", json_path = ".spec.resource"),
     printcolumn(name = "Limit", type_ = "integer", json_path = ".spec.limit"),
     printcolumn(name = "Granted", type_ = "integer", json_path = ".status.granted"),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp"
+    )
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = rule(
@@ -36,7 +43,10 @@ use crate::rules::rule;
 pub struct GpuBudgetSpec {
     /// Extended resource that is counted.
     #[serde(default = "default_resource")]
-    #[schemars(length(min = 1, max = 253), regex(pattern = "^([a-z0-9.-]+/)?[A-Za-z0-9._-]+$"))]
+    #[schemars(
+        length(min = 1, max = 253),
+        regex(pattern = "^([a-z0-9.-]+/)?[A-Za-z0-9._-]+$")
+    )]
     pub resource: String,
     /// GPUs that all policies together may hold.
     #[schemars(range(max = 10_000_000))]

@@ -19,14 +19,20 @@ use kube::CustomResourceExt;
 pub use budget::{BudgetClass, BudgetGrant, GpuBudget, GpuBudgetSpec, GpuBudgetStatus};
 pub use conditions::{ConditionType, Reason};
 pub use policy::{
-    Actuation, AfterHold, Behavior, Budget, ConfigMapKey, Exposition, ItlObjective, Mode, Objectives, OnMetricsLost, PolicyType, Profile, RatioBand,
-    Role, RoleEndpoints, ScaledKind, Scales, ScalingPolicy, ScalingPolicySpec, ScalingRule, ScalingRules, SelectPolicy, SetLimits, Stage, Startup,
-    Target, Traffic, TrafficEndpoints, TtftObjective,
+    Actuation, AfterHold, Behavior, Budget, ConfigMapKey, Exposition, ItlObjective, Mode,
+    Objectives, OnMetricsLost, PolicyType, Profile, RatioBand, Role, RoleEndpoints, ScaledKind,
+    Scales, ScalingPolicy, ScalingPolicySpec, ScalingRule, ScalingRules, SelectPolicy, SetLimits,
+    Stage, Startup, Target, Traffic, TrafficEndpoints, TtftObjective,
 };
 pub use quantity::{Decimal, DecimalError, Duration, DurationError};
 pub use sentence::{sentence, summary};
-pub use signal::{KvCacheUsage, MetricSignal, MetricSource, QueueDepth, Signal, SignalKind, Slo, TokenThroughput};
-pub use status::{Because, DecisionStatus, GpuStatus, LimitedBy, RoleStatus, ScalingPolicyStatus, SetShare, SetsStatus, SignalValue};
+pub use signal::{
+    KvCacheUsage, MetricSignal, MetricSource, QueueDepth, Signal, SignalKind, Slo, TokenThroughput,
+};
+pub use status::{
+    Because, DecisionStatus, GpuStatus, LimitedBy, RoleStatus, ScalingPolicyStatus, SetShare,
+    SetsStatus, SignalValue,
+};
 
 /// API group of both kinds.
 pub const GROUP: &str = "autoscaling.coppice.dev";
@@ -46,7 +52,10 @@ pub const SET_KIND: &str = "PodCliqueSet";
 /// are kept.
 #[must_use]
 pub fn crds() -> Vec<CustomResourceDefinition> {
-    [ScalingPolicy::crd(), GpuBudget::crd()].into_iter().map(with_known_formats).collect()
+    [ScalingPolicy::crd(), GpuBudget::crd()]
+        .into_iter()
+        .map(with_known_formats)
+        .collect()
 }
 
 fn with_known_formats(crd: CustomResourceDefinition) -> CustomResourceDefinition {

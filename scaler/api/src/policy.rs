@@ -1,6 +1,9 @@
 //! ScalingPolicy: one serving system, its roles, what it promises, and its limits.
 
-#![expect(unreachable_pub, reason = "the derive of kube writes a public copy of each struct inside a function")]
+#![expect(
+    unreachable_pub,
+    reason = "the derive of kube writes a public copy of each struct inside a function"
+)]
 
 use std::collections::BTreeMap;
 
@@ -28,14 +31,46 @@ use crate::status::ScalingPolicyStatus;
     status = "ScalingPolicyStatus",
     derive = "PartialEq",
     doc = "ScalingPolicy sizes the roles of one LLM serving system together.",
-    printcolumn(name = "Target", type_ = "string", json_path = ".spec.target.name", description = "The object that is scaled"),
+    printcolumn(
+        name = "Target",
+        type_ = "string",
+        json_path = ".spec.target.name",
+        description = "The object that is scaled"
+    ),
     printcolumn(name = "Mode", type_ = "string", json_path = ".spec.mode"),
-    printcolumn(name = "Decision", type_ = "string", json_path = ".status.decision.summary", description = "Current and wanted units of each role"),
-    printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
-    printcolumn(name = "Metrics", type_ = "string", json_path = ".status.conditions[?(@.type==\"MetricsAvailable\")].status"),
-    printcolumn(name = "Limited", type_ = "string", json_path = ".status.conditions[?(@.type==\"ScalingLimited\")].status", priority = 1),
-    printcolumn(name = "Because", type_ = "string", json_path = ".status.decision.sentence", priority = 1),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    printcolumn(
+        name = "Decision",
+        type_ = "string",
+        json_path = ".status.decision.summary",
+        description = "Current and wanted units of each role"
+    ),
+    printcolumn(
+        name = "Ready",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Ready\")].status"
+    ),
+    printcolumn(
+        name = "Metrics",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"MetricsAvailable\")].status"
+    ),
+    printcolumn(
+        name = "Limited",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"ScalingLimited\")].status",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Because",
+        type_ = "string",
+        json_path = ".status.decision.sentence",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp"
+    )
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -270,7 +305,10 @@ pub enum Exposition {
 )]
 pub struct Role {
     /// Name of the role, unique in the policy.
-    #[schemars(length(min = 1, max = 63), regex(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
+    #[schemars(
+        length(min = 1, max = 63),
+        regex(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
+    )]
     pub name: String,
     /// What the role does to a request.
     pub stage: Stage,
@@ -455,7 +493,9 @@ pub struct Startup {
 
 impl Default for Startup {
     fn default() -> Self {
-        Self { assume: default_startup() }
+        Self {
+            assume: default_startup(),
+        }
     }
 }
 
@@ -556,7 +596,11 @@ pub struct OnMetricsLost {
 
 impl Default for OnMetricsLost {
     fn default() -> Self {
-        Self { hold: default_hold(), then: AfterHold::Hold, replicas: None }
+        Self {
+            hold: default_hold(),
+            then: AfterHold::Hold,
+            replicas: None,
+        }
     }
 }
 
@@ -575,5 +619,8 @@ pub enum AfterHold {
 }
 
 fn not_zero(field: &str) -> kube::core::Rule {
-    rule("!self.matches('^(0+([.]0*)?[a-z\u{b5}\u{3bc}]*)+$')", &format!("'{field} ' + self + ' is not above 0: write a time, such as 120s'"))
+    rule(
+        "!self.matches('^(0+([.]0*)?[a-z\u{b5}\u{3bc}]*)+$')",
+        &format!("'{field} ' + self + ' is not above 0: write a time, such as 120s'"),
+    )
 }

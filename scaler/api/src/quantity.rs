@@ -21,14 +21,18 @@ pub struct Decimal {
 
 /// The text is not a [`Decimal`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a decimal number: write digits with at most {FRACTION_DIGITS} behind a point, such as 2500 or \"0.25\"")]
+#[error(
+    "`{0}` is not a decimal number: write digits with at most {FRACTION_DIGITS} behind a point, such as 2500 or \"0.25\""
+)]
 pub struct DecimalError(String);
 
 impl Decimal {
     /// A whole number.
     #[must_use]
     pub const fn whole(value: u32) -> Self {
-        Self { millionths: value as u64 * SCALE }
+        Self {
+            millionths: value as u64 * SCALE,
+        }
     }
 
     /// The nearest decimal to `value`, with `digits` behind the point (at most six); values below zero, not-a-number and infinities have none.
@@ -36,8 +40,14 @@ impl Decimal {
     pub fn rounded(value: f64, digits: u32) -> Option<Self> {
         let step = 10_u64.pow(FRACTION_DIGITS - digits.min(FRACTION_DIGITS));
         let steps = (value * SCALE as f64 / step as f64).round();
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "range is checked in the line before")]
-        (0.0..9e18 / step as f64).contains(&steps).then(|| Self { millionths: steps as u64 * step })
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "range is checked in the line before"
+        )]
+        (0.0..9e18 / step as f64).contains(&steps).then(|| Self {
+            millionths: steps as u64 * step,
+        })
     }
 
     /// The nearest floating-point number.
@@ -54,14 +64,25 @@ impl FromStr for Decimal {
         let error = || DecimalError(text.to_owned());
         let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
         let digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
-        if whole.is_empty() || whole.len() > 12 || fraction.len() > FRACTION_DIGITS as usize || !digits(whole) || !digits(fraction) {
+        if whole.is_empty()
+            || whole.len() > 12
+            || fraction.len() > FRACTION_DIGITS as usize
+            || !digits(whole)
+            || !digits(fraction)
+        {
             return Err(error());
         }
         if text.ends_with('.') {
             return Err(error());
         }
-        let padded = format!("{whole}{fraction:0<width$}", width = FRACTION_DIGITS as usize);
-        padded.parse().map(|millionths| Self { millionths }).map_err(|_| error())
+        let padded = format!(
+            "{whole}{fraction:0<width$}",
+            width = FRACTION_DIGITS as usize
+        );
+        padded
+            .parse()
+            .map(|millionths| Self { millionths })
+            .map_err(|_| error())
     }
 }
 
@@ -141,7 +162,9 @@ pub struct Duration(std::time::Duration);
 
 /// The text is not a [`Duration`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a duration: write a number with a unit (ns, us, ms, s, m or h), such as 500us, 120s or 5m")]
+#[error(
+    "`{0}` is not a duration: write a number with a unit (ns, us, ms, s, m or h), such as 500us, 120s or 5m"
+)]
 pub struct DurationError(String);
 
 impl From<std::time::Duration> for Duration {
@@ -186,9 +209,18 @@ impl FromStr for Duration {
             return Err(error());
         }
         while !rest.is_empty() {
-            let (number, tail) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(error)?);
-            let (unit, tail) = tail.split_at(tail.find(|c: char| c.is_ascii_digit()).unwrap_or(tail.len()));
-            let &(_, nanos_per_unit) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(error)?;
+            let (number, tail) = rest.split_at(
+                rest.find(|c: char| !c.is_ascii_digit() && c != '.')
+                    .ok_or_else(error)?,
+            );
+            let (unit, tail) = tail.split_at(
+                tail.find(|c: char| c.is_ascii_digit())
+                    .unwrap_or(tail.len()),
+            );
+            let &(_, nanos_per_unit) = UNITS
+                .iter()
+                .find(|(name, _)| *name == unit)
+                .ok_or_else(error)?;
             nanos += part(number, nanos_per_unit).ok_or_else(error)?;
             rest = tail;
         }
@@ -212,7 +244,11 @@ impl fmt::Display for Duration {
     /// The largest unit that gives a whole number; `0s` for nothing.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nanos = self.0.as_nanos();
-        let whole = UNITS.iter().rev().filter(|(name, _)| name.is_ascii()).find(|(_, unit)| nanos.is_multiple_of(u128::from(*unit)));
+        let whole = UNITS
+            .iter()
+            .rev()
+            .filter(|(name, _)| name.is_ascii())
+            .find(|(_, unit)| nanos.is_multiple_of(u128::from(*unit)));
         match whole {
             Some((name, unit)) if nanos > 0 => write!(f, "{}{name}", nanos / u128::from(*unit)),
             _ => f.write_str("0s"),
@@ -260,21 +296,47 @@ mod tests {
 
     #[test]
     fn decimals_are_exact_and_round_trip() {
-        for (text, canonical) in [("0", "0"), ("2500", "2500"), ("0.25", "0.25"), ("1.500000", "1.5"), ("999999999999.999999", "999999999999.999999")] {
+        for (text, canonical) in [
+            ("0", "0"),
+            ("2500", "2500"),
+            ("0.25", "0.25"),
+            ("1.500000", "1.5"),
+            ("999999999999.999999", "999999999999.999999"),
+        ] {
             let value: Decimal = text.parse().unwrap();
             assert_eq!(value.to_string(), canonical);
             let json = serde_json::to_string(&value).unwrap();
-            assert_eq!(serde_json::from_str::<Decimal>(&json).unwrap(), value, "{json}");
+            assert_eq!(
+                serde_json::from_str::<Decimal>(&json).unwrap(),
+                value,
+                "{json}"
+            );
         }
-        for wrong in ["", ".5", "5.", "-1", "1e3", "0.1234567", "1234567890123", "1.2.3", "a"] {
+        for wrong in [
+            "",
+            ".5",
+            "5.",
+            "-1",
+            "1e3",
+            "0.1234567",
+            "1234567890123",
+            "1.2.3",
+            "a",
+        ] {
             assert!(wrong.parse::<Decimal>().is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn rounding_refuses_what_is_no_quantity() {
-        assert_eq!(Decimal::rounded(0.123_456_7, 2).unwrap().to_string(), "0.12");
-        assert_eq!(Decimal::rounded(1e6 + 0.5, 0).unwrap().to_string(), "1000001");
+        assert_eq!(
+            Decimal::rounded(0.123_456_7, 2).unwrap().to_string(),
+            "0.12"
+        );
+        assert_eq!(
+            Decimal::rounded(1e6 + 0.5, 0).unwrap().to_string(),
+            "1000001"
+        );
         for wrong in [f64::NAN, f64::INFINITY, -1.0] {
             assert_eq!(Decimal::rounded(wrong, 3), None);
         }
@@ -295,7 +357,18 @@ mod tests {
             assert_eq!(value.0.as_nanos(), nanos, "{text}");
             assert_eq!(value.to_string(), canonical);
         }
-        for wrong in ["", "5", "5 s", "-5s", "s", "5x", "5.s", "1..5s", "99999999999999999999h", "999999999999h"] {
+        for wrong in [
+            "",
+            "5",
+            "5 s",
+            "-5s",
+            "s",
+            "5x",
+            "5.s",
+            "1..5s",
+            "99999999999999999999h",
+            "999999999999h",
+        ] {
             assert!(wrong.parse::<Duration>().is_err(), "{wrong}");
         }
     }

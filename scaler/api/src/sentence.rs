@@ -6,36 +6,82 @@ use crate::status::{Because, LimitedBy, RoleStatus, ScalingPolicyStatus};
 /// budget (64 of 64) allows no more.`
 #[must_use]
 pub fn sentence(status: &ScalingPolicyStatus) -> String {
-    let (moving, staying): (Vec<&RoleStatus>, Vec<&RoleStatus>) = status.roles.iter().partition(|role| role.wanted != role.current);
+    let (moving, staying): (Vec<&RoleStatus>, Vec<&RoleStatus>) = status
+        .roles
+        .iter()
+        .partition(|role| role.wanted != role.current);
     let mut parts = Vec::new();
     for (because, roles) in by_reason(&moving) {
-        let moves: Vec<String> = roles.iter().map(|role| format!("{} from {} to {}", role.name, role.current, role.wanted)).collect();
-        parts.push(format!("scale {} because {}", listed(&moves), because_words(because)));
+        let moves: Vec<String> = roles
+            .iter()
+            .map(|role| format!("{} from {} to {}", role.name, role.current, role.wanted))
+            .collect();
+        parts.push(format!(
+            "scale {} because {}",
+            listed(&moves),
+            because_words(because)
+        ));
     }
-    if let Some(sets) = status.sets.as_ref().filter(|sets| sets.wanted != sets.current) {
-        parts.push(format!("{} set replicas from {} to {}", if sets.wanted > sets.current { "add" } else { "remove" }, sets.current, sets.wanted));
+    if let Some(sets) = status
+        .sets
+        .as_ref()
+        .filter(|sets| sets.wanted != sets.current)
+    {
+        parts.push(format!(
+            "{} set replicas from {} to {}",
+            if sets.wanted > sets.current {
+                "add"
+            } else {
+                "remove"
+            },
+            sets.current,
+            sets.wanted
+        ));
     }
     for (because, roles) in by_reason(&staying) {
-        let keeps: Vec<String> = roles.iter().map(|role| format!("{} at {}", role.name, role.wanted)).collect();
-        parts.push(format!("keep {} because {}", listed(&keeps), because_words(because)));
+        let keeps: Vec<String> = roles
+            .iter()
+            .map(|role| format!("{} at {}", role.name, role.wanted))
+            .collect();
+        parts.push(format!(
+            "keep {} because {}",
+            listed(&keeps),
+            because_words(because)
+        ));
     }
-    let mut text = if parts.is_empty() { "nothing to size".to_owned() } else { listed(&parts) };
+    let mut text = if parts.is_empty() {
+        "nothing to size".to_owned()
+    } else {
+        listed(&parts)
+    };
     let limits = limits(status);
     if !limits.is_empty() {
         text = format!("{text}; limited by {}", listed(&limits));
     }
     let mut letters = text.chars();
-    letters.next().map_or_else(String::new, |first| format!("{}{}.", first.to_uppercase(), letters.as_str()))
+    letters.next().map_or_else(String::new, |first| {
+        format!("{}{}.", first.to_uppercase(), letters.as_str())
+    })
 }
 
 /// Current and wanted units of each role in a few words: `prefill 2→4, decode 6, sets 1`.
 #[must_use]
 pub fn summary(status: &ScalingPolicyStatus) -> String {
     let change = |name: &str, current: u32, wanted: u32| {
-        if current == wanted { format!("{name} {current}") } else { format!("{name} {current}\u{2192}{wanted}") }
+        if current == wanted {
+            format!("{name} {current}")
+        } else {
+            format!("{name} {current}\u{2192}{wanted}")
+        }
     };
-    let roles = status.roles.iter().map(|role| change(&role.name, role.current, role.wanted));
-    let sets = status.sets.iter().map(|sets| change("sets", sets.current, sets.wanted));
+    let roles = status
+        .roles
+        .iter()
+        .map(|role| change(&role.name, role.current, role.wanted));
+    let sets = status
+        .sets
+        .iter()
+        .map(|sets| change("sets", sets.current, sets.wanted));
     roles.chain(sets).collect::<Vec<_>>().join(", ")
 }
 
@@ -43,7 +89,10 @@ pub fn summary(status: &ScalingPolicyStatus) -> String {
 fn by_reason<'a>(roles: &[&'a RoleStatus]) -> Vec<(Because, Vec<&'a RoleStatus>)> {
     let mut groups: Vec<(Because, Vec<&RoleStatus>)> = Vec::new();
     for &role in roles {
-        match groups.iter_mut().find(|(because, _)| *because == role.because) {
+        match groups
+            .iter_mut()
+            .find(|(because, _)| *because == role.because)
+        {
             Some((_, members)) => members.push(role),
             None => groups.push((role.because, vec![role])),
         }
@@ -85,10 +134,16 @@ fn because_words(because: Because) -> &'static str {
 /// The limits of all roles and of the sets, each once.
 fn limits(status: &ScalingPolicyStatus) -> Vec<String> {
     let of_roles = status.roles.iter().flat_map(|role| &role.limited_by);
-    let mut limits: Vec<LimitedBy> = of_roles.chain(status.sets.iter().flat_map(|sets| &sets.limited_by)).copied().collect();
+    let mut limits: Vec<LimitedBy> = of_roles
+        .chain(status.sets.iter().flat_map(|sets| &sets.limited_by))
+        .copied()
+        .collect();
     limits.sort_unstable();
     limits.dedup();
-    limits.into_iter().map(|limit| limit_words(limit, status)).collect()
+    limits
+        .into_iter()
+        .map(|limit| limit_words(limit, status))
+        .collect()
 }
 
 fn limit_words(limit: LimitedBy, status: &ScalingPolicyStatus) -> String {
@@ -126,7 +181,13 @@ mod tests {
     use crate::status::{DecisionStatus, GpuStatus, SetsStatus};
     use crate::{Decimal, sentence};
 
-    fn role(name: &str, current: u32, wanted: u32, because: Because, limited_by: &[LimitedBy]) -> RoleStatus {
+    fn role(
+        name: &str,
+        current: u32,
+        wanted: u32,
+        because: Because,
+        limited_by: &[LimitedBy],
+    ) -> RoleStatus {
         RoleStatus {
             name: name.to_owned(),
             kind: None,
@@ -148,25 +209,50 @@ mod tests {
                 summary: String::new(),
                 sentence: String::new(),
                 served_fraction: Decimal::whole(1),
-                gpus: Some(GpuStatus { wanted: 64, limit: 64 }),
+                gpus: Some(GpuStatus {
+                    wanted: 64,
+                    limit: 64,
+                }),
             }),
-            roles: vec![role("prefill", 2, 4, Because::Load, &[LimitedBy::Budget]), role("decode", 3, 6, Because::Load, &[LimitedBy::Budget])],
-            sets: Some(SetsStatus { current: 1, wanted: 2, limited_by: Vec::new() }),
+            roles: vec![
+                role("prefill", 2, 4, Because::Load, &[LimitedBy::Budget]),
+                role("decode", 3, 6, Because::Load, &[LimitedBy::Budget]),
+            ],
+            sets: Some(SetsStatus {
+                current: 1,
+                wanted: 2,
+                limited_by: Vec::new(),
+            }),
             ..ScalingPolicyStatus::default()
         };
         assert_eq!(
             sentence(&status),
             "Scale prefill from 2 to 4 and decode from 3 to 6 because the load needs it and add set replicas from 1 to 2; limited by the GPU budget (64 of 64 GPUs)."
         );
-        assert_eq!(summary(&status), "prefill 2\u{2192}4, decode 3\u{2192}6, sets 1\u{2192}2");
+        assert_eq!(
+            summary(&status),
+            "prefill 2\u{2192}4, decode 3\u{2192}6, sets 1\u{2192}2"
+        );
     }
 
     #[test]
     fn what_stays_says_why() {
         let status = ScalingPolicyStatus {
             roles: vec![
-                role("prefill", 4, 4, Because::Stabilization, &[LimitedBy::StabilizationWindow]),
-                role("decode", 6, 6, Because::MetricsStale, &[LimitedBy::StaleMetrics]),
+                role(
+                    "prefill",
+                    4,
+                    4,
+                    Because::Stabilization,
+                    &[LimitedBy::StabilizationWindow],
+                ),
+                role(
+                    "decode",
+                    6,
+                    6,
+                    Because::MetricsStale,
+                    &[LimitedBy::StaleMetrics],
+                ),
             ],
             ..ScalingPolicyStatus::default()
         };

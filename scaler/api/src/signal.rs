@@ -1,6 +1,9 @@
 //! What a role is sized by.
 
-#![expect(unreachable_pub, reason = "the derive of kube writes a public copy of each struct inside a function")]
+#![expect(
+    unreachable_pub,
+    reason = "the derive of kube writes a public copy of each struct inside a function"
+)]
 
 use kube::KubeSchema;
 use schemars::JsonSchema;
@@ -53,7 +56,13 @@ pub enum SignalKind<'a> {
 impl Signal {
     /// The one signal that is set, or how many are when that is not one (an object written before its rules were installed).
     pub fn kind(&self) -> Result<SignalKind<'_>, usize> {
-        let Self { slo, token_throughput, queue_depth, kv_cache_usage, metric } = self;
+        let Self {
+            slo,
+            token_throughput,
+            queue_depth,
+            kv_cache_usage,
+            metric,
+        } = self;
         let set: Vec<SignalKind<'_>> = [
             slo.as_ref().map(SignalKind::Slo),
             token_throughput.as_ref().map(SignalKind::TokenThroughput),
@@ -120,7 +129,10 @@ pub struct KvCacheUsage {
 #[serde(rename_all = "camelCase")]
 pub struct MetricSignal {
     /// Name of the series, as it is scraped; with `:rate` behind it, its increase per second over the window.
-    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-zA-Z_:][a-zA-Z0-9_:]*$"))]
+    #[schemars(
+        length(min = 1, max = 253),
+        regex(pattern = r"^[a-zA-Z_:][a-zA-Z0-9_:]*$")
+    )]
     pub name: String,
     /// Whose series are summed.
     #[serde(default)]
@@ -141,5 +153,8 @@ pub enum MetricSource {
 }
 
 fn positive(field: &str) -> kube::core::Rule {
-    rule("double(string(self)) > 0.0", &format!("'{field} ' + string(self) + ' is not above 0: write what one unit carries'"))
+    rule(
+        "double(string(self)) > 0.0",
+        &format!("'{field} ' + string(self) + ' is not above 0: write what one unit carries'"),
+    )
 }

@@ -1,6 +1,9 @@
 //! The decision record: what was decided, from what, and what kept it from being more or less.
 
-#![expect(unreachable_pub, reason = "the derive of kube writes a public copy of each struct inside a function")]
+#![expect(
+    unreachable_pub,
+    reason = "the derive of kube writes a public copy of each struct inside a function"
+)]
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -130,7 +133,9 @@ pub struct SetsStatus {
 }
 
 /// What determined the wanted units of a role.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 pub enum Because {
     /// The load needs this many.
     Load,
@@ -169,7 +174,9 @@ pub enum Because {
 }
 
 /// What kept a role or the sets from more, or from less.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 pub enum LimitedBy {
     /// `roles[].min`.
     Min,

@@ -1,5 +1,7 @@
 //! What the definitions accept and refuse, and that the committed copy is the one this code prints.
 
+#![expect(clippy::unwrap_used, reason = "fixtures fail loudly")]
+
 use coppice_scaler_api::{ScalingPolicy, crds};
 use kube::core::cel::Validator;
 use serde_json::{Value, json};
@@ -49,8 +51,20 @@ fn full() -> Value {
 }
 
 fn schema(kind: &str) -> Value {
-    let crd = crds().into_iter().find(|crd| crd.spec.names.kind == kind).unwrap();
-    serde_json::to_value(crd.spec.versions[0].schema.as_ref().unwrap().open_api_v3_schema.as_ref().unwrap()).unwrap()
+    let crd = crds()
+        .into_iter()
+        .find(|crd| crd.spec.names.kind == kind)
+        .unwrap();
+    serde_json::to_value(
+        crd.spec.versions[0]
+            .schema
+            .as_ref()
+            .unwrap()
+            .open_api_v3_schema
+            .as_ref()
+            .unwrap(),
+    )
+    .unwrap()
 }
 
 /// The messages with which the rules refuse `object`.
@@ -65,7 +79,8 @@ fn refusals(kind: &str, object: &Value) -> Vec<String> {
 fn the_complete_policy_is_accepted_and_survives_a_round_trip() {
     assert_eq!(refusals("ScalingPolicy", &full()), Vec::<String>::new());
     let policy: ScalingPolicy = serde_json::from_value(full()).unwrap();
-    let again: ScalingPolicy = serde_json::from_value(serde_json::to_value(&policy).unwrap()).unwrap();
+    let again: ScalingPolicy =
+        serde_json::from_value(serde_json::to_value(&policy).unwrap()).unwrap();
     assert_eq!(policy, again);
 }
 
@@ -84,7 +99,10 @@ fn the_smallest_policy_is_accepted_and_gets_its_defaults() {
     assert_eq!(value["mode"], "Auto");
     assert_eq!(value["roles"][0]["min"], 1);
     assert_eq!(value["startup"]["assume"], "2m");
-    assert_eq!(value["onMetricsLost"], json!({"hold": "5m", "then": "Hold"}));
+    assert_eq!(
+        value["onMetricsLost"],
+        json!({"hold": "5m", "then": "Hold"})
+    );
 }
 
 /// Sets the value at a JSON pointer (creating the last field), or removes it.
@@ -103,65 +121,255 @@ fn with(mut object: Value, changes: &[(&str, Option<Value>)]) -> Value {
 #[test]
 fn every_rule_refuses_its_counter_example_naming_field_value_and_next_step() {
     let cases: Vec<(&str, Vec<(&str, Option<Value>)>, &[&str])> = vec![
-        ("min above max", vec![("/spec/roles/0/min", Some(json!(17)))], &["prefill", "min 17", "max 16", "lower min or raise max"]),
-        ("two signals", vec![("/spec/roles/1/signal/slo", Some(json!({})))], &["signal", "2 of", "keep exactly one"]),
-        ("no signal", vec![("/spec/roles/1/signal", Some(json!({})))], &["signal", "0 of", "keep exactly one"]),
-        ("two throughputs", vec![("/spec/roles/1/signal/tokenThroughput/inputTokensPerSecond", Some(json!(1)))], &["tokenThroughput", "both", "remove one"]),
-        ("no throughput", vec![("/spec/roles/1/signal/tokenThroughput", Some(json!({})))], &["tokenThroughput", "neither", "add the one"]),
-        ("throughput of zero", vec![("/spec/roles/1/signal/tokenThroughput/outputTokensPerSecond", Some(json!(0)))], &["outputTokensPerSecond 0", "not above 0"]),
-        ("a wrong decimal", vec![("/spec/ratio/min", Some(json!("a quarter")))], &["a quarter", "is not a decimal", "such as"]),
-        ("kv above one", vec![("/spec/roles/1/signal", Some(json!({"kvCacheUsage": {"target": 80}})))], &["kvCacheUsage.target 80", "0..1", "0.8"]),
-        ("an unknown unit", vec![("/spec/startup/assume", Some(json!("120x")))], &["120x", "not a duration", "such as 500us, 120s or 5m"]),
-        ("a unit is missing", vec![("/spec/objectives/itl/target", Some(json!("50")))], &["\"50\"", "not a duration"]),
-        ("no time at all", vec![("/spec/startup/assume", Some(json!("0s")))], &["assume 0s", "not above 0"]),
-        ("duplicate role", vec![("/spec/roles/1/name", Some(json!("prefill")))], &["\"prefill\"", "more than one role", "its own name"]),
-        ("two roles, one group", vec![("/spec/roles/1/scales/name", Some(json!("prefill")))], &["more than one role scales prefill", "keep one role"]),
-        ("nothing scaled", vec![("/spec/roles/1/scales", None)], &["\"decode\" has no scales", "name the PodClique"]),
-        ("sets of a deployment", vec![("/spec/target/kind", Some(json!("Deployment")))], &["kind Deployment", "exactly one role", "target a PodCliqueSet"]),
-        ("ratio of a stranger", vec![("/spec/ratio/denominator", Some(json!("draft")))], &["ratio", "\"draft\" is not one of roles", "use the name"]),
-        ("ratio with itself", vec![("/spec/ratio/denominator", Some(json!("prefill")))], &["numerator and denominator", "name two roles"]),
-        ("ratio upside down", vec![("/spec/ratio/min", Some(json!("2.5")))], &["ratio: min 2.5", "max 2", "lower min or raise max"]),
-        ("ratio without room", vec![("/spec/ratio/min", Some(json!(0))), ("/spec/ratio/max", Some(json!(0)))], &["ratio: max 0", "above 0"]),
-        ("sets upside down", vec![("/spec/sets/min", Some(json!(5)))], &["sets: min 5", "max 4", "lower min or raise max"]),
-        ("two budgets", vec![("/spec/budget/gpus", Some(json!(64)))], &["budget", "both", "remove one"]),
-        ("no budget", vec![("/spec/budget", Some(json!({})))], &["budget", "neither", "add the name"]),
-        ("class without pool", vec![("/spec/budget", Some(json!({"gpus": 8, "class": "batch"})))], &["class \"batch\"", "name the GpuBudget"]),
-        ("fallback without numbers", vec![("/spec/onMetricsLost/then", Some(json!("Fallback")))], &["onMetricsLost", "replicas are missing", "give the units"]),
-        ("numbers without fallback", vec![("/spec/onMetricsLost/replicas", Some(json!({"decode": 2})))], &["then is Hold", "set then to Fallback"]),
-        ("fallback of a stranger", vec![("/spec/onMetricsLost", Some(json!({"hold": "5m", "then": "Fallback", "replicas": {"draft": 2}})))], &["draft is not one of roles"]),
-        ("slo without objective", vec![("/spec/objectives/ttft", None)], &["slo lacks its objective", "objectives.ttft"]),
-        ("slo without a stage", vec![("/spec/roles/0/stage", Some(json!("Other")))], &["Other takes another signal"]),
-        ("nobody to wake it", vec![("/spec/traffic", None), ("/spec/roles/1/min", Some(json!(0)))], &["\"decode\" has min 0", "set min to 1 or add traffic"]),
-        ("metric of no traffic", vec![("/spec/traffic", None), ("/spec/roles/1/signal", Some(json!({"metric": {"name": "a:b", "from": "Traffic", "targetPerUnit": 1}})))], &["\"decode\"", "add traffic or read from Role"]),
-        ("two gateways", vec![("/spec/traffic/endpoints/address", Some(json!("127.0.0.1:80")))], &["both selector and address", "remove one"]),
-        ("no gateway", vec![("/spec/traffic/endpoints/selector", None)], &["neither selector nor address", "host:port"]),
-        ("an address with a scheme", vec![("/spec/traffic/endpoints", Some(json!({"address": "http://gw:80"})))], &["\"http://gw:80\"", "not host:port", "127.0.0.1:8080"]),
-        ("a leader of a clique", vec![("/spec/roles/0/scales/kind", Some(json!("PodClique")))], &["endpoints.podClique", "remove podClique"]),
-        ("a tolerance in percent", vec![("/spec/behavior/scaleDown/tolerance", Some(json!(10)))], &["tolerance 10", "0..1", "0.1"]),
+        (
+            "min above max",
+            vec![("/spec/roles/0/min", Some(json!(17)))],
+            &["prefill", "min 17", "max 16", "lower min or raise max"],
+        ),
+        (
+            "two signals",
+            vec![("/spec/roles/1/signal/slo", Some(json!({})))],
+            &["signal", "2 of", "keep exactly one"],
+        ),
+        (
+            "no signal",
+            vec![("/spec/roles/1/signal", Some(json!({})))],
+            &["signal", "0 of", "keep exactly one"],
+        ),
+        (
+            "two throughputs",
+            vec![(
+                "/spec/roles/1/signal/tokenThroughput/inputTokensPerSecond",
+                Some(json!(1)),
+            )],
+            &["tokenThroughput", "both", "remove one"],
+        ),
+        (
+            "no throughput",
+            vec![("/spec/roles/1/signal/tokenThroughput", Some(json!({})))],
+            &["tokenThroughput", "neither", "add the one"],
+        ),
+        (
+            "throughput of zero",
+            vec![(
+                "/spec/roles/1/signal/tokenThroughput/outputTokensPerSecond",
+                Some(json!(0)),
+            )],
+            &["outputTokensPerSecond 0", "not above 0"],
+        ),
+        (
+            "a wrong decimal",
+            vec![("/spec/ratio/min", Some(json!("a quarter")))],
+            &["a quarter", "is not a decimal", "such as"],
+        ),
+        (
+            "kv above one",
+            vec![(
+                "/spec/roles/1/signal",
+                Some(json!({"kvCacheUsage": {"target": 80}})),
+            )],
+            &["kvCacheUsage.target 80", "0..1", "0.8"],
+        ),
+        (
+            "an unknown unit",
+            vec![("/spec/startup/assume", Some(json!("120x")))],
+            &["120x", "not a duration", "such as 500us, 120s or 5m"],
+        ),
+        (
+            "a unit is missing",
+            vec![("/spec/objectives/itl/target", Some(json!("50")))],
+            &["\"50\"", "not a duration"],
+        ),
+        (
+            "no time at all",
+            vec![("/spec/startup/assume", Some(json!("0s")))],
+            &["assume 0s", "not above 0"],
+        ),
+        (
+            "duplicate role",
+            vec![("/spec/roles/1/name", Some(json!("prefill")))],
+            &["\"prefill\"", "more than one role", "its own name"],
+        ),
+        (
+            "two roles, one group",
+            vec![("/spec/roles/1/scales/name", Some(json!("prefill")))],
+            &["more than one role scales prefill", "keep one role"],
+        ),
+        (
+            "nothing scaled",
+            vec![("/spec/roles/1/scales", None)],
+            &["\"decode\" has no scales", "name the PodClique"],
+        ),
+        (
+            "sets of a deployment",
+            vec![("/spec/target/kind", Some(json!("Deployment")))],
+            &[
+                "kind Deployment",
+                "exactly one role",
+                "target a PodCliqueSet",
+            ],
+        ),
+        (
+            "ratio of a stranger",
+            vec![("/spec/ratio/denominator", Some(json!("draft")))],
+            &["ratio", "\"draft\" is not one of roles", "use the name"],
+        ),
+        (
+            "ratio with itself",
+            vec![("/spec/ratio/denominator", Some(json!("prefill")))],
+            &["numerator and denominator", "name two roles"],
+        ),
+        (
+            "ratio upside down",
+            vec![("/spec/ratio/min", Some(json!("2.5")))],
+            &["ratio: min 2.5", "max 2", "lower min or raise max"],
+        ),
+        (
+            "ratio without room",
+            vec![
+                ("/spec/ratio/min", Some(json!(0))),
+                ("/spec/ratio/max", Some(json!(0))),
+            ],
+            &["ratio: max 0", "above 0"],
+        ),
+        (
+            "sets upside down",
+            vec![("/spec/sets/min", Some(json!(5)))],
+            &["sets: min 5", "max 4", "lower min or raise max"],
+        ),
+        (
+            "two budgets",
+            vec![("/spec/budget/gpus", Some(json!(64)))],
+            &["budget", "both", "remove one"],
+        ),
+        (
+            "no budget",
+            vec![("/spec/budget", Some(json!({})))],
+            &["budget", "neither", "add the name"],
+        ),
+        (
+            "class without pool",
+            vec![("/spec/budget", Some(json!({"gpus": 8, "class": "batch"})))],
+            &["class \"batch\"", "name the GpuBudget"],
+        ),
+        (
+            "fallback without numbers",
+            vec![("/spec/onMetricsLost/then", Some(json!("Fallback")))],
+            &["onMetricsLost", "replicas are missing", "give the units"],
+        ),
+        (
+            "numbers without fallback",
+            vec![("/spec/onMetricsLost/replicas", Some(json!({"decode": 2})))],
+            &["then is Hold", "set then to Fallback"],
+        ),
+        (
+            "fallback of a stranger",
+            vec![(
+                "/spec/onMetricsLost",
+                Some(json!({"hold": "5m", "then": "Fallback", "replicas": {"draft": 2}})),
+            )],
+            &["draft is not one of roles"],
+        ),
+        (
+            "slo without objective",
+            vec![("/spec/objectives/ttft", None)],
+            &["slo lacks its objective", "objectives.ttft"],
+        ),
+        (
+            "slo without a stage",
+            vec![("/spec/roles/0/stage", Some(json!("Other")))],
+            &["Other takes another signal"],
+        ),
+        (
+            "nobody to wake it",
+            vec![
+                ("/spec/traffic", None),
+                ("/spec/roles/1/min", Some(json!(0))),
+            ],
+            &["\"decode\" has min 0", "set min to 1 or add traffic"],
+        ),
+        (
+            "metric of no traffic",
+            vec![
+                ("/spec/traffic", None),
+                (
+                    "/spec/roles/1/signal",
+                    Some(json!({"metric": {"name": "a:b", "from": "Traffic", "targetPerUnit": 1}})),
+                ),
+            ],
+            &["\"decode\"", "add traffic or read from Role"],
+        ),
+        (
+            "two gateways",
+            vec![(
+                "/spec/traffic/endpoints/address",
+                Some(json!("127.0.0.1:80")),
+            )],
+            &["both selector and address", "remove one"],
+        ),
+        (
+            "no gateway",
+            vec![("/spec/traffic/endpoints/selector", None)],
+            &["neither selector nor address", "host:port"],
+        ),
+        (
+            "an address with a scheme",
+            vec![(
+                "/spec/traffic/endpoints",
+                Some(json!({"address": "http://gw:80"})),
+            )],
+            &["\"http://gw:80\"", "not host:port", "127.0.0.1:8080"],
+        ),
+        (
+            "a leader of a clique",
+            vec![("/spec/roles/0/scales/kind", Some(json!("PodClique")))],
+            &["endpoints.podClique", "remove podClique"],
+        ),
+        (
+            "a tolerance in percent",
+            vec![("/spec/behavior/scaleDown/tolerance", Some(json!(10)))],
+            &["tolerance 10", "0..1", "0.1"],
+        ),
     ];
     for (name, changes, fragments) in cases {
         let refusals = refusals("ScalingPolicy", &with(full(), &changes)).join("\n");
         for fragment in fragments {
-            assert!(refusals.contains(fragment), "{name}: `{fragment}` is not in `{refusals}`");
+            assert!(
+                refusals.contains(fragment),
+                "{name}: `{fragment}` is not in `{refusals}`"
+            );
         }
     }
 }
 
 #[test]
 fn a_budget_with_two_classes_of_one_name_is_refused() {
-    let budget = |classes: Value| {
-        json!({"apiVersion": "autoscaling.coppice.dev/v1alpha1", "kind": "GpuBudget", "metadata": {"name": "pool"}, "spec": {"limit": 64, "classes": classes}})
-    };
-    let good = budget(json!([{"name": "production", "priority": 100}, {"name": "batch", "priority": 10}]));
+    let budget = |classes: Value| json!({"apiVersion": "autoscaling.coppice.dev/v1alpha1", "kind": "GpuBudget", "metadata": {"name": "pool"}, "spec": {"limit": 64, "classes": classes}});
+    let good =
+        budget(json!([{"name": "production", "priority": 100}, {"name": "batch", "priority": 10}]));
     assert_eq!(refusals("GpuBudget", &good), Vec::<String>::new());
-    let refusals = refusals("GpuBudget", &budget(json!([{"name": "batch", "priority": 100}, {"name": "batch", "priority": 10}]))).join("\n");
-    assert!(refusals.contains("\"batch\" is used by more than one class"), "{refusals}");
+    let refusals = refusals(
+        "GpuBudget",
+        &budget(json!([{"name": "batch", "priority": 100}, {"name": "batch", "priority": 10}])),
+    )
+    .join("\n");
+    assert!(
+        refusals.contains("\"batch\" is used by more than one class"),
+        "{refusals}"
+    );
 }
 
 #[test]
 fn the_committed_definitions_are_the_printed_ones() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/crds.yaml");
-    let committed: Vec<Value> = serde_saphyr::from_multiple(&std::fs::read_to_string(path).unwrap_or_default()).unwrap();
-    let printed: Vec<Value> = crds().iter().map(|crd| serde_json::to_value(crd).unwrap()).collect();
-    assert!(committed == printed, "scaler/api/crds.yaml is out of date: run `cargo run -p coppice-scaler -- crds > scaler/api/crds.yaml`");
+    let committed: Vec<Value> =
+        serde_saphyr::from_multiple(&std::fs::read_to_string(path).unwrap_or_default()).unwrap();
+    let printed: Vec<Value> = crds()
+        .iter()
+        .map(|crd| serde_json::to_value(crd).unwrap())
+        .collect();
+    assert!(
+        committed == printed,
+        "scaler/api/crds.yaml is out of date: run `cargo run -p coppice-scaler -- crds > scaler/api/crds.yaml`"
+    );
 }

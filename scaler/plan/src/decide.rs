@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::decision::{Because, Decision, GpuUse, Limit, Problem, RoleDecision, SetsDecision, Share};
-use crate::demand::{Sized, demand};
+use crate::decision::{
+    Because, Decision, GpuUse, Limit, Problem, RoleDecision, SetsDecision, Share,
+};
+use crate::demand::{Sized, demands};
 use crate::fit;
 use crate::fleet::Fleet;
 use crate::history::History;
@@ -36,7 +38,7 @@ const SOONEST: Duration = Duration::from_secs(1);
 /// `fleet.roles` and every `SetFleet::roles` must be in the order of the policy's roles.
 #[must_use]
 pub fn decide(policy: &Policy, history: &History, fleet: &Fleet, now: Timestamp) -> Decision {
-    let sized: Vec<Sized> = (0..policy.roles().len()).map(|index| demand(policy, history, fleet, index, now)).collect();
+    let sized = demands(policy, history, fleet, now);
     let mut problems = infeasible(&sized);
     let frame = frame(policy, history, fleet, now, &mut problems);
     let joint = frame.solve(&sized);
@@ -50,6 +52,7 @@ pub fn decide(policy: &Policy, history: &History, fleet: &Fleet, now: Timestamp)
         .enumerate()
         .map(|(index, (target, sized))| settle(&frame, history, index, sized, target, now))
         .collect();
+    fill_sets(&frame, &mut settled);
     hold_moving_ratio(&frame, &mut settled);
     make_room(&frame, &joint, &sized, &mut settled);
     assemble(&frame, history, &sized, &joint, settled, problems, now)
@@ -57,16 +60,26 @@ pub fn decide(policy: &Policy, history: &History, fleet: &Fleet, now: Timestamp)
 
 fn infeasible(sized: &[Sized]) -> Vec<Problem> {
     let roles = sized.iter().enumerate();
-    let bad = roles.filter(|(_, sized)| sized.demand.as_ref().is_some_and(|demand| !demand.feasible));
+    let bad =
+        roles.filter(|(_, sized)| sized.demand.as_ref().is_some_and(|demand| !demand.feasible));
     bad.map(|(role, _)| Problem::Infeasible { role }).collect()
 }
 
-fn frame<'a>(policy: &'a Policy, history: &History, fleet: &'a Fleet, now: Timestamp, problems: &mut Vec<Problem>) -> Frame<'a> {
+fn frame<'a>(
+    policy: &'a Policy,
+    history: &History,
+    fleet: &'a Fleet,
+    now: Timestamp,
+    problems: &mut Vec<Problem>,
+) -> Frame<'a> {
     let rooms = policy.roles().iter().enumerate().map(|(index, role)| {
         let quorum = fleet.roles[index].quorum.max(1);
         let per_set = per_set(policy, history, role, quorum, now);
         if per_set.is_none() {
-            problems.push(Problem::QuorumAboveMaximum { role: index, quorum });
+            problems.push(Problem::QuorumAboveMaximum {
+                role: index,
+                quorum,
+            });
         }
         let frozen = if policy.limits().paused {
             Some(Because::Paused)
@@ -79,21 +92,45 @@ fn frame<'a>(policy: &'a Policy, history: &History, fleet: &'a Fleet, now: Times
         };
         let (unschedulable, since) = fleet.unschedulable(index);
         let stuck = unschedulable > 0 && since >= UNSCHEDULABLE_AFTER;
-        Room { per_set: per_set.unwrap_or(role.units), current: fleet.current(index), frozen, stuck }
+        Room {
+            per_set: per_set.unwrap_or(role.units),
+            current: fleet.current(index),
+            frozen,
+            stuck,
+        }
     });
     let rooms = rooms.collect();
     let present = fleet.desired_sets;
-    let sets = policy.limits().sets.or_else(|| Bounds::new(present, present)).expect("a number is not above itself");
-    Frame { policy, fleet, rooms, sets }
+    let sets = policy
+        .limits()
+        .sets
+        .or_else(|| Bounds::new(present, present))
+        .expect("a number is not above itself");
+    Frame {
+        policy,
+        fleet,
+        rooms,
+        sets,
+    }
 }
 
 /// Units of a role in each set: within its bounds, none or at least the gang minimum. `None` when that is impossible.
-fn per_set(policy: &Policy, history: &History, role: &RolePolicy, quorum: u32, now: Timestamp) -> Option<Bounds> {
+fn per_set(
+    policy: &Policy,
+    history: &History,
+    role: &RolePolicy,
+    quorum: u32,
+    now: Timestamp,
+) -> Option<Bounds> {
     let least = if role.units.min() > 0 {
         role.units.min().max(quorum)
     } else {
         let idle_after = IDLE_AFTER.max(history.startup(policy, &role.name) * 3);
-        if elapsed(history.busy_at, now) >= idle_after { 0 } else { quorum }
+        if elapsed(history.busy_at, now) >= idle_after {
+            0
+        } else {
+            quorum
+        }
     };
     Bounds::new(least, role.units.max())
 }
@@ -101,18 +138,41 @@ fn per_set(policy: &Policy, history: &History, role: &RolePolicy, quorum: u32, n
 /// Whether the budget cannot hold even the minimum of every role.
 fn minimum_problem(frame: &Frame<'_>) -> Option<Problem> {
     let limit = frame.gpu_limit()?;
-    let least: Vec<u32> = (0..frame.rooms.len()).map(|role| frame.total(role).min()).collect();
+    let least: Vec<u32> = (0..frame.rooms.len())
+        .map(|role| frame.total(role).min())
+        .collect();
     let minimum = frame.gpus(&least);
     (minimum > limit).then_some(Problem::BudgetBelowMinimum { minimum, limit })
 }
 
+/// Gives every role its minimum in each of the sets that there will be.
+fn fill_sets(frame: &Frame<'_>, settled: &mut [Settled]) {
+    let units: Vec<u32> = settled.iter().map(|settled| settled.units).collect();
+    let sets = frame
+        .sets_for(&units)
+        .max(frame.sets.clamp(frame.fleet.desired_sets));
+    for (settled, room) in settled.iter_mut().zip(&frame.rooms) {
+        let least = room.per_set.min().saturating_mul(sets);
+        if room.frozen.is_none() && settled.units < least {
+            settled.units = least;
+            settled.limited_by.insert(Limit::Min);
+        }
+    }
+}
+
 /// Keeps the ratio band while two roles move at different rates: the one that ran ahead waits. Nothing moves further than it would have.
 fn hold_moving_ratio(frame: &Frame<'_>, settled: &mut [Settled]) {
-    let Some(band) = frame.policy.limits().ratio else { return };
+    let Some(band) = frame.policy.limits().ratio else {
+        return;
+    };
     let current = |role: usize| frame.rooms[role].current;
     let (above, below) = (band.numerator, band.denominator);
     let most_above = ceil_units(band.max * f64::from(settled[below].units));
-    let most_below = if band.min > 0.0 { ceil_units(f64::from(settled[above].units) / band.min) } else { u32::MAX };
+    let most_below = if band.min > 0.0 {
+        ceil_units(f64::from(settled[above].units) / band.min)
+    } else {
+        u32::MAX
+    };
     for (role, most) in [(above, most_above), (below, most_below)] {
         if settled[role].units > current(role) && settled[role].units > most {
             settled[role].units = most.max(current(role));
@@ -132,7 +192,9 @@ fn hold_moving_ratio(frame: &Frame<'_>, settled: &mut [Settled]) {
 /// When roles that wait to shrink hold more than the budget has for all, they shrink at once as far as others need the room: present need goes before
 /// a need that may come back. Roles whose signals are not fresh are left alone.
 fn make_room(frame: &Frame<'_>, joint: &Joint, sized: &[Sized], settled: &mut [Settled]) {
-    let Some(limit) = frame.gpu_limit() else { return };
+    let Some(limit) = frame.gpu_limit() else {
+        return;
+    };
     let units_at = |settled: &[Settled], kept: f64| -> Vec<u32> {
         let each = settled.iter().zip(&joint.targets).zip(sized).enumerate();
         each.map(|(role, ((settled, target), sized))| {
@@ -180,14 +242,22 @@ fn assemble(
     let mut plan = levels::plan(frame, history, sized, &wanted, &needed, now);
     let cuts = fit::fit(frame, &mut plan);
     let fleet = frame.fleet;
-    let recheck = settled.iter().filter_map(|settled| settled.recheck_after).min().unwrap_or(Duration::MAX);
+    let recheck = settled
+        .iter()
+        .filter_map(|settled| settled.recheck_after)
+        .min()
+        .unwrap_or(Duration::MAX);
     let roles: Vec<RoleDecision> = settled
         .into_iter()
         .zip(sized)
         .enumerate()
         .map(|(index, (settled, sized))| {
             let cut = &cuts[index];
-            let because = if !cut.is_empty() && plan.total(index) < wanted[index] { Because::Budget } else { idle_or(frame, index, &settled) };
+            let because = if !cut.is_empty() && plan.total(index) < wanted[index] {
+                Because::Budget
+            } else {
+                idle_or(frame, index, &settled)
+            };
             RoleDecision {
                 current: fleet.current(index),
                 ready: fleet.ready(index),
@@ -211,10 +281,21 @@ fn assemble(
     let gpus = frame.gpu_limit().and_then(|limit| {
         let totals: Vec<u32> = roles.iter().map(|role| role.wanted).collect();
         let share = |role: usize, set: u32| plan.shares[role].get(set as usize).copied();
-        Some(GpuUse { wanted: frame.gpus_in(&totals, plan.sets), committed: fit::committed(fleet, plan.sets, share)?, limit })
+        Some(GpuUse {
+            wanted: frame.gpus_in(&totals, plan.sets),
+            committed: fit::committed(fleet, plan.sets, share)?,
+            limit,
+        })
     });
     let recheck_after = recheck.clamp(SOONEST, frame.policy.limits().interval.max(SOONEST));
-    Decision { roles, sets, served_fraction: joint.served_fraction, gpus, problems, recheck_after }
+    Decision {
+        roles,
+        sets,
+        served_fraction: joint.served_fraction,
+        gpus,
+        problems,
+        recheck_after,
+    }
 }
 
 /// The reason of a role that goes to sleep or wakes up, else the one it has.
@@ -229,6 +310,18 @@ fn idle_or(frame: &Frame<'_>, index: usize, settled: &Settled) -> Because {
 }
 
 fn shares(fleet: &Fleet, role: usize, wanted: &[u32]) -> Vec<Share> {
-    let current = |index: u32| fleet.set(index).filter(|_| index < fleet.desired_sets).and_then(|set| set.roles[role].desired);
-    (0..).zip(wanted).map(|(set, wanted)| Share { set, current: current(set), wanted: *wanted }).collect()
+    let current = |index: u32| {
+        fleet
+            .set(index)
+            .filter(|_| index < fleet.desired_sets)
+            .and_then(|set| set.roles[role].desired)
+    };
+    (0..)
+        .zip(wanted)
+        .map(|(set, wanted)| Share {
+            set,
+            current: current(set),
+            wanted: *wanted,
+        })
+        .collect()
 }

@@ -215,12 +215,23 @@ impl Decision {
         for (role, decision) in self.roles.iter().enumerate() {
             for share in &decision.shares {
                 if let Some(from) = share.current.filter(|current| *current != share.wanted) {
-                    steps.push(Step { object: StepObject::Role { role, set: share.set }, from, to: share.wanted });
+                    steps.push(Step {
+                        object: StepObject::Role {
+                            role,
+                            set: share.set,
+                        },
+                        from,
+                        to: share.wanted,
+                    });
                 }
             }
         }
         if self.sets.wanted != self.sets.current {
-            steps.push(Step { object: StepObject::Sets, from: self.sets.current, to: self.sets.wanted });
+            steps.push(Step {
+                object: StepObject::Sets,
+                from: self.sets.current,
+                to: self.sets.wanted,
+            });
         }
         steps.sort_by_key(|step| step.to > step.from);
         steps

@@ -1,5 +1,6 @@
 //! How many units the load of a role needs, before any limit.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -8,7 +9,7 @@ use crate::capacity::{self, FirstToken, Need, Stream};
 use crate::fleet::Fleet;
 use crate::forecast::{Forecast, forecast};
 use crate::history::{History, RoleHistory};
-use crate::policy::{Objective, Policy, RolePolicy, Sizing, SloSizing, Source, Stage};
+use crate::policy::{Objective, Policy, Sizing, SloSizing, Source, Stage};
 use crate::reading::{Age, Quantity, Reading, age_of, elapsed};
 use crate::units::ceil_units;
 
@@ -29,7 +30,12 @@ enum Form {
     /// ⌈x · units⌉.
     Linear { units: f64 },
     /// The larger of the flow need at x and x · `at_least`.
-    Model { slo: Box<SloSizing>, stage: Stage, stream: Stream, at_least: f64 },
+    Model {
+        slo: Box<SloSizing>,
+        stage: Stage,
+        stream: Stream,
+        at_least: f64,
+    },
 }
 
 impl Demand {
@@ -37,7 +43,12 @@ impl Demand {
     pub(crate) fn units(&self, x: f64) -> u32 {
         match &self.need {
             Form::Linear { units } => ceil_units(x * units),
-            Form::Model { slo, stage, stream, at_least } => {
+            Form::Model {
+                slo,
+                stage,
+                stream,
+                at_least,
+            } => {
                 let stream = stream.scaled(x);
                 let flow = model(slo, *stage, stream).units.max(x * at_least);
                 capacity::whole(flow, stream)
@@ -62,14 +73,66 @@ pub(crate) struct Sized {
     pub(crate) values: Vec<(Quantity, f64)>,
 }
 
-/// The demand of role `index`.
-pub(crate) fn demand(policy: &Policy, history: &History, fleet: &Fleet, index: usize, now: Timestamp) -> Sized {
+/// The load that is expected, by horizon: roles that start equally fast share a forecast.
+#[derive(Debug, Default)]
+struct Outlook {
+    by_horizon: BTreeMap<Duration, Option<Expected>>,
+}
+
+/// Forecasts for one horizon.
+#[derive(Debug, Clone, Copy)]
+struct Expected {
+    requests: Forecast,
+    input_tokens: Forecast,
+}
+
+impl Outlook {
+    fn at(&mut self, history: &History, horizon: Duration) -> Option<Expected> {
+        *self.by_horizon.entry(horizon).or_insert_with(|| {
+            let requests = forecast(&history.requests, horizon)?;
+            Some(Expected {
+                requests,
+                input_tokens: forecast(&history.input_tokens, horizon)?,
+            })
+        })
+    }
+}
+
+/// The demand of every role.
+pub(crate) fn demands(
+    policy: &Policy,
+    history: &History,
+    fleet: &Fleet,
+    now: Timestamp,
+) -> Vec<Sized> {
+    let mut outlook = Outlook::default();
+    (0..policy.roles().len())
+        .map(|index| demand(policy, history, fleet, index, now, &mut outlook))
+        .collect()
+}
+
+fn demand(
+    policy: &Policy,
+    history: &History,
+    fleet: &Fleet,
+    index: usize,
+    now: Timestamp,
+    outlook: &mut Outlook,
+) -> Sized {
     let role = &policy.roles()[index];
     let nothing = RoleHistory::default();
-    let signals = Signals { policy, history, role: history.role(&role.name).unwrap_or(&nothing), now };
+    let signals = Signals {
+        policy,
+        history,
+        role: history.role(&role.name).unwrap_or(&nothing),
+        now,
+    };
     match &role.sizing {
         Sizing::PerUnit { source, target } => signals.per_unit(*source, target.get()),
-        Sizing::Slo(slo) => signals.by_objective(role, slo, fleet, index),
+        Sizing::Slo(slo) => {
+            let horizon = history.startup(policy, &role.name);
+            signals.by_objective(slo, fleet, index, horizon, outlook.at(history, horizon))
+        }
     }
 }
 
@@ -89,60 +152,135 @@ impl Signals<'_> {
             Source::KvUsage => (Quantity::KvUsage, self.of_role(Quantity::KvUsage)),
             Source::Metric => (Quantity::Metric, self.of_role(Quantity::Metric)),
         };
-        let Some(reading) = reading else { return self.unknown(Vec::new()) };
+        let Some(reading) = reading else {
+            return self.unknown(Vec::new());
+        };
         let units = reading.value / target;
         let values = vec![(quantity, reading.value), (Quantity::Demand, units)];
-        self.sized(Demand { need: Form::Linear { units }, flow: source.is_flow(), feasible: true }, reading, values)
+        self.sized(
+            Demand {
+                need: Form::Linear { units },
+                flow: source.is_flow(),
+                feasible: true,
+            },
+            reading,
+            values,
+        )
     }
 
-    fn by_objective(&self, role: &RolePolicy, slo: &SloSizing, fleet: &Fleet, index: usize) -> Sized {
-        let horizon = self.history.startup(self.policy, &role.name);
-        let (Some(requests), Some(tokens)) = (self.requests(), self.input_tokens()) else { return self.unknown(Vec::new()) };
-        let (Some(request_load), Some(token_load)) =
-            (forecast(&self.history.requests, horizon), forecast(&self.history.input_tokens, horizon))
+    fn by_objective(
+        &self,
+        slo: &SloSizing,
+        fleet: &Fleet,
+        index: usize,
+        horizon: Duration,
+        expected: Option<Expected>,
+    ) -> Sized {
+        let role = &self.policy.roles()[index];
+        let (Some(requests), Some(tokens), Some(expected)) =
+            (self.requests(), self.input_tokens(), expected)
         else {
             return self.unknown(Vec::new());
         };
+        let Expected {
+            requests: request_load,
+            input_tokens: token_load,
+        } = expected;
         let output = self.history.mean_output();
         if role.stage.makes_tokens() && output.is_none() && requests.value > 0.0 {
             return self.unknown(vec![(Quantity::OfferedRequests, requests.value)]);
         }
-        let input = if request_load.level > 0.0 { token_load.level / request_load.level } else { 0.0 };
+        let input = if request_load.level > 0.0 {
+            token_load.level / request_load.level
+        } else {
+            0.0
+        };
         let tokens_ahead = token_load.at_horizon + token_load.margin;
         let requests_ahead = request_load.at_horizon + request_load.margin;
-        let arriving = if role.stage == Stage::Decode || input <= 0.0 { requests_ahead } else { tokens_ahead / input };
-        let stream = Stream { requests: arriving, input, output: output.unwrap_or(0.0), burstiness: request_load.burstiness };
-        let backlog = Backlog { fleet, index, horizon, role: self.role, history: self.history };
+        let arriving = if role.stage == Stage::Decode || input <= 0.0 {
+            requests_ahead
+        } else {
+            tokens_ahead / input
+        };
+        let stream = Stream {
+            requests: arriving,
+            input,
+            output: output.unwrap_or(0.0),
+            burstiness: request_load.burstiness,
+        };
+        let backlog = Backlog {
+            fleet,
+            index,
+            horizon,
+            role: self.role,
+            history: self.history,
+        };
         let at_least = match role.stage {
-            Stage::Prefill | Stage::Encode | Stage::Aggregated | Stage::Other => backlog.prefill(slo, stream, token_load),
+            Stage::Prefill | Stage::Encode | Stage::Aggregated | Stage::Other => {
+                backlog.prefill(slo, stream, token_load)
+            }
             Stage::Decode => backlog.decode(slo, stream, request_load),
         };
         let need = model(slo, role.stage, stream);
-        let demand = Demand { need: Form::Model { slo: Box::new(slo.clone()), stage: role.stage, stream, at_least }, flow: true, feasible: need.feasible };
-        let forecast = if role.stage == Stage::Decode { requests_ahead } else { tokens_ahead };
-        let mut values = vec![(Quantity::OfferedRequests, requests.value), (Quantity::OfferedInputTokens, tokens.value)];
-        values.extend(output.filter(|_| role.stage.makes_tokens()).map(|output| (Quantity::MeanOutputTokens, output)));
-        values.extend([(Quantity::Forecast, forecast), (Quantity::Startup, horizon.as_secs_f64())]);
+        let demand = Demand {
+            need: Form::Model {
+                slo: Box::new(slo.clone()),
+                stage: role.stage,
+                stream,
+                at_least,
+            },
+            flow: true,
+            feasible: need.feasible,
+        };
+        let forecast = if role.stage == Stage::Decode {
+            requests_ahead
+        } else {
+            tokens_ahead
+        };
+        let mut values = vec![
+            (Quantity::OfferedRequests, requests.value),
+            (Quantity::OfferedInputTokens, tokens.value),
+        ];
+        values.extend(
+            output
+                .filter(|_| role.stage.makes_tokens())
+                .map(|output| (Quantity::MeanOutputTokens, output)),
+        );
+        values.extend([
+            (Quantity::Forecast, forecast),
+            (Quantity::Startup, horizon.as_secs_f64()),
+        ]);
         values.push((Quantity::Demand, need.units.max(at_least)));
         self.sized(demand, older(requests, tokens), values)
     }
 
     /// Offered requests per second: at the gateway, else inferred from the role's engines.
     fn requests(&self) -> Option<Reading> {
-        self.offered(Quantity::OfferedRequests).or_else(|| self.inferred(self.role.inferred_requests()))
+        self.offered(Quantity::OfferedRequests)
+            .or_else(|| self.inferred(self.role.inferred_requests()))
     }
 
     /// Offered input tokens per second: at the gateway, else inferred from the role's engines.
     fn input_tokens(&self) -> Option<Reading> {
-        self.offered(Quantity::OfferedInputTokens).or_else(|| self.inferred(self.role.inferred_input_tokens()))
+        self.offered(Quantity::OfferedInputTokens)
+            .or_else(|| self.inferred(self.role.inferred_input_tokens()))
     }
 
     /// Offered output tokens per second: requests at the gateway × mean output tokens, else inferred from the role's engines.
     fn output_tokens(&self) -> Option<Reading> {
         let mean = self.history.mean_output();
-        let at_gateway = self.offered(Quantity::OfferedRequests).and_then(|requests| {
-            if requests.value > 0.0 { mean.map(|mean| Reading { value: requests.value * mean, ..requests }) } else { Some(requests) }
-        });
+        let at_gateway = self
+            .offered(Quantity::OfferedRequests)
+            .and_then(|requests| {
+                if requests.value > 0.0 {
+                    mean.map(|mean| Reading {
+                        value: requests.value * mean,
+                        ..requests
+                    })
+                } else {
+                    Some(requests)
+                }
+            });
         at_gateway.or_else(|| self.inferred(self.role.inferred_output_tokens(mean)))
     }
 
@@ -155,7 +293,10 @@ impl Signals<'_> {
     /// A reading inferred from engines: where a gateway ought to be seen and is not, it is a lower bound only.
     fn inferred(&self, reading: Option<Reading>) -> Option<Reading> {
         let degraded = self.policy.limits().traffic;
-        reading.map(|reading| Reading { complete: reading.complete && !degraded, ..reading })
+        reading.map(|reading| Reading {
+            complete: reading.complete && !degraded,
+            ..reading
+        })
     }
 
     fn of_role(&self, quantity: Quantity) -> Option<Reading> {
@@ -163,23 +304,46 @@ impl Signals<'_> {
     }
 
     fn age(&self, at: Timestamp) -> Age {
-        age_of(at, self.now, self.policy.limits().scrape_interval, self.policy.limits().lost.hold)
+        age_of(
+            at,
+            self.now,
+            self.policy.limits().scrape_interval,
+            self.policy.limits().lost.hold,
+        )
     }
 
     fn sized(&self, demand: Demand, reading: Reading, values: Vec<(Quantity, f64)>) -> Sized {
-        Sized { demand: Some(demand), age: self.age(reading.at), complete: reading.complete, values }
+        Sized {
+            demand: Some(demand),
+            age: self.age(reading.at),
+            complete: reading.complete,
+            values,
+        }
     }
 
     fn unknown(&self, values: Vec<(Quantity, f64)>) -> Sized {
         let waited = elapsed(self.history.watched_since, self.now);
-        let age = if waited > self.policy.limits().lost.hold { Age::Lost } else { Age::Starting };
-        Sized { demand: None, age, complete: false, values }
+        let age = if waited > self.policy.limits().lost.hold {
+            Age::Lost
+        } else {
+            Age::Starting
+        };
+        Sized {
+            demand: None,
+            age,
+            complete: false,
+            values,
+        }
     }
 }
 
 /// The older of two readings' times, and whether both are complete.
 fn older(a: Reading, b: Reading) -> Reading {
-    Reading { at: a.at.min(b.at), complete: a.complete && b.complete, ..a }
+    Reading {
+        at: a.at.min(b.at),
+        complete: a.complete && b.complete,
+        ..a
+    }
 }
 
 /// N_flow of the stage.
@@ -191,10 +355,17 @@ fn model(slo: &SloSizing, stage: Stage, stream: Stream) -> Need {
     };
     let itl = |objective: Objective| objective.target.as_secs_f64();
     match (stage, slo.ttft.map(first), slo.itl.map(itl)) {
-        (Stage::Prefill | Stage::Encode, Some(first), _) => capacity::prefill(&slo.profile, stream, first),
+        (Stage::Prefill | Stage::Encode, Some(first), _) => {
+            capacity::prefill(&slo.profile, stream, first)
+        }
         (Stage::Decode, _, Some(itl)) => capacity::decode(&slo.profile, stream, itl),
-        (Stage::Aggregated, Some(first), Some(itl)) => capacity::aggregated(&slo.profile, stream, first, itl),
-        _ => Need { units: 0.0, feasible: false },
+        (Stage::Aggregated, Some(first), Some(itl)) => {
+            capacity::aggregated(&slo.profile, stream, first, itl)
+        }
+        _ => Need {
+            units: 0.0,
+            feasible: false,
+        },
     }
 }
 
@@ -214,13 +385,19 @@ impl Backlog<'_> {
     }
 
     fn reading(&self, quantity: Quantity) -> f64 {
-        self.role.readings.get(&quantity).map_or(0.0, |reading| reading.value)
+        self.role
+            .readings
+            .get(&quantity)
+            .map_or(0.0, |reading| reading.value)
     }
 
     /// Units that are ready `after` seconds from now, those that start counted when their start-up time is over.
     fn units_after(&self, after: f64) -> f64 {
         let starting = &self.fleet.roles[self.index].starting;
-        let by_then = starting.iter().filter(|age| self.horizon.saturating_sub(**age).as_secs_f64() <= after).count();
+        let by_then = starting
+            .iter()
+            .filter(|age| self.horizon.saturating_sub(**age).as_secs_f64() <= after)
+            .count();
         f64::from(self.fleet.ready(self.index)) + u32::try_from(by_then).map_or(0.0, f64::from)
     }
 
@@ -230,29 +407,45 @@ impl Backlog<'_> {
         let step = horizon / f64::from(DRAIN_STEPS);
         (0..DRAIN_STEPS).fold(stock, |stock, index| {
             let middle = (f64::from(index) + 0.5) * step;
-            let arriving = load.level + (load.at_horizon - load.level) * middle / horizon.max(f64::MIN_POSITIVE);
+            let arriving = load.level
+                + (load.at_horizon - load.level) * middle / horizon.max(f64::MIN_POSITIVE);
             (stock + (arriving - served(middle, stock)) * step).max(0.0)
         })
     }
 
     /// Units of prefill for the flow and what has piled up by then, without regard to waiting times.
     fn prefill(&self, slo: &SloSizing, stream: Stream, load: Forecast) -> f64 {
-        let held = self.history.offered.get(&Quantity::GatewayWaiting).map_or(0.0, |reading| reading.value);
+        let held = self
+            .history
+            .offered
+            .get(&Quantity::GatewayWaiting)
+            .map_or(0.0, |reading| reading.value);
         let queued = (self.reading(Quantity::Waiting) + held) * stream.input;
         let rate = slo.profile.prefill_rate(stream.input);
         let stock = self.carried(queued, load, |seconds, _| rate * self.units_after(seconds));
         let flow = stream.requests * stream.input;
-        let tolerated = 0.5 * slo.ttft.map_or(0.0, |objective| objective.target.as_secs_f64()) * flow;
+        let tolerated = 0.5
+            * slo
+                .ttft
+                .map_or(0.0, |objective| objective.target.as_secs_f64())
+            * flow;
         (flow + (stock - tolerated).max(0.0) / self.drain_seconds()) / rate
     }
 
     /// Units of decode for what is in flight and what has piled up by then.
     fn decode(&self, slo: &SloSizing, stream: Stream, load: Forecast) -> f64 {
-        let Some(itl) = slo.itl.map(|objective| objective.target.as_secs_f64()) else { return 0.0 };
+        let Some(itl) = slo.itl.map(|objective| objective.target.as_secs_f64()) else {
+            return 0.0;
+        };
         let residence = capacity::residence(&slo.profile, stream, itl).max(f64::MIN_POSITIVE);
-        let batch = slo.profile.batch(itl, stream.input + stream.output).max(1.0);
+        let batch = slo
+            .profile
+            .batch(itl, stream.input + stream.output)
+            .max(1.0);
         let stock = self.reading(Quantity::Waiting) + self.reading(Quantity::Running);
-        let carried = self.carried(stock, load, |seconds, stock| stock.min(batch * self.units_after(seconds)) / residence);
+        let carried = self.carried(stock, load, |seconds, stock| {
+            stock.min(batch * self.units_after(seconds)) / residence
+        });
         let flow = stream.requests * residence;
         (flow + (carried - flow).max(0.0) * (residence / self.drain_seconds()).min(1.0)) / batch
     }

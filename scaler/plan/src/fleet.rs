@@ -66,7 +66,9 @@ impl Fleet {
     /// Units of a role that all objects together ask for; a set whose objects are not there yet counts with what it will start with.
     #[must_use]
     pub fn current(&self, role: usize) -> u32 {
-        self.desired_indices().map(|index| self.desired_in(index, role)).sum()
+        self.desired_indices()
+            .map(|index| self.desired_in(index, role))
+            .sum()
     }
 
     /// Ready units of a role in the sets that are asked for.
@@ -77,8 +79,15 @@ impl Fleet {
 
     /// Units of a role that cannot be scheduled, and for how long the oldest could not.
     pub(crate) fn unschedulable(&self, role: usize) -> (u32, Duration) {
-        let units = self.wanted_sets().map(|set| set.roles[role].unschedulable).sum();
-        let longest = self.wanted_sets().map(|set| set.roles[role].unschedulable_for).max().unwrap_or_default();
+        let units = self
+            .wanted_sets()
+            .map(|set| set.roles[role].unschedulable)
+            .sum();
+        let longest = self
+            .wanted_sets()
+            .map(|set| set.roles[role].unschedulable_for)
+            .max()
+            .unwrap_or_default();
         (units, longest)
     }
 
@@ -111,12 +120,23 @@ impl Fleet {
             let beside = if asked { self.gpus_beside_roles? } else { 0 };
             total += u64::from(set.other_terminating_gpus) + u64::from(set.other_gpus.max(beside));
             for (units, role) in set.roles.iter().zip(&self.roles) {
-                let desired = if asked { units.desired.unwrap_or(role.initial) } else { 0 };
-                let gpus = if desired == 0 { 0 } else { u64::from(role.gpus_per_unit?) * u64::from(desired) };
+                let desired = if asked {
+                    units.desired.unwrap_or(role.initial)
+                } else {
+                    0
+                };
+                let gpus = if desired == 0 {
+                    0
+                } else {
+                    u64::from(role.gpus_per_unit?) * u64::from(desired)
+                };
                 total += u64::from(units.terminating_gpus) + gpus.max(u64::from(units.gpus));
             }
         }
-        let absent = self.desired_indices().filter(|index| self.set(*index).is_none()).count();
+        let absent = self
+            .desired_indices()
+            .filter(|index| self.set(*index).is_none())
+            .count();
         if absent > 0 {
             total += u64::try_from(absent).ok()? * self.initial_set_gpus()?;
         }

@@ -42,7 +42,11 @@ impl Bins {
         let index = at.as_second().div_euclid(WIDTH);
         match self.newest {
             Some(newest) if index <= newest.index => {
-                self.newest = Some(Newest { sum: newest.sum + value, count: newest.count + 1.0, ..newest });
+                self.newest = Some(Newest {
+                    sum: newest.sum + value,
+                    count: newest.count + 1.0,
+                    ..newest
+                });
                 return;
             }
             Some(newest) if index - newest.index > BRIDGED => self.means.clear(),
@@ -56,12 +60,20 @@ impl Bins {
         while self.means.len() >= KEPT {
             self.means.pop_front();
         }
-        self.newest = Some(Newest { index, sum: value, count: 1.0 });
+        self.newest = Some(Newest {
+            index,
+            sum: value,
+            count: 1.0,
+        });
     }
 
     /// The means, oldest first, the newest bin's mean so far last.
     pub(crate) fn values(&self) -> Vec<f64> {
-        self.means.iter().copied().chain(self.newest.map(Newest::mean)).collect()
+        self.means
+            .iter()
+            .copied()
+            .chain(self.newest.map(Newest::mean))
+            .collect()
     }
 }
 
@@ -93,7 +105,8 @@ pub(crate) fn forecast(bins: &Bins, horizon: Duration) -> Option<Forecast> {
 }
 
 fn steps(time: Duration) -> usize {
-    usize::try_from(time.as_secs().div_ceil(WIDTH.unsigned_abs())).map_or(KEPT, |steps| steps.clamp(1, KEPT))
+    usize::try_from(time.as_secs().div_ceil(WIDTH.unsigned_abs()))
+        .map_or(KEPT, |steps| steps.clamp(1, KEPT))
 }
 
 /// A series with its level at each bin and the sums that make a trend over any window cheap.
@@ -118,7 +131,11 @@ impl Series {
             squares += value * value;
             sums.push((sum, weighted, squares));
         }
-        Self { values, levels, sums }
+        Self {
+            values,
+            levels,
+            sums,
+        }
     }
 
     fn len(&self) -> usize {
@@ -148,12 +165,18 @@ impl Series {
         let slope = (weighted - mean_index * sum) / spread;
         let residual = (squares - sum * sum / n - slope * slope * spread).max(0.0);
         let variance = residual / (n - 2.0) / spread;
-        if slope * slope <= variance { 0.0 } else { slope * (1.0 - variance / (slope * slope)) }
+        if slope * slope <= variance {
+            0.0
+        } else {
+            slope * (1.0 - variance / (slope * slope))
+        }
     }
 
     /// How much the forecasts made `ahead` bins before each bin fell short, at the quantile.
     fn margin(&self, ahead: usize, window: usize) -> f64 {
-        let mut short: Vec<f64> = (ahead..self.len()).map(|bin| self.values[bin] - self.expected(bin - ahead, ahead, window)).collect();
+        let mut short: Vec<f64> = (ahead..self.len())
+            .map(|bin| self.values[bin] - self.expected(bin - ahead, ahead, window))
+            .collect();
         if short.len() < 6 {
             return 0.0;
         }
@@ -170,13 +193,17 @@ impl Series {
         if recent.len() < 6 || mean <= 0.0 {
             return 1.5;
         }
-        let differences = recent.windows(2).map(|pair| (pair[1] - pair[0]).powi(2)).sum::<f64>() / count(recent.len() - 1);
+        let differences = recent
+            .windows(2)
+            .map(|pair| (pair[1] - pair[0]).powi(2))
+            .sum::<f64>()
+            / count(recent.len() - 1);
         (differences / 2.0 * WIDTH as f64 / mean).clamp(1.5, 20.0)
     }
 }
 
 fn count(bins: usize) -> f64 {
-    u32::try_from(bins).map_or(f64::from(u32::MAX), f64::from)
+    f64::from(u32::try_from(bins).unwrap_or(u32::MAX))
 }
 
 #[cfg(test)]
@@ -196,27 +223,45 @@ mod tests {
     #[test]
     fn a_constant_load_is_expected_to_stay_with_no_margin() {
         let forecast = forecast(&bins(std::iter::repeat_n(40.0, 100)), HORIZON).unwrap();
-        assert_eq!((forecast.level, forecast.at_horizon, forecast.margin, forecast.burstiness), (40.0, 40.0, 0.0, 1.5));
+        assert_eq!(
+            (
+                forecast.level,
+                forecast.at_horizon,
+                forecast.margin,
+                forecast.burstiness
+            ),
+            (40.0, 40.0, 0.0, 1.5)
+        );
     }
 
     #[test]
     fn a_ramp_is_carried_on_to_the_horizon() {
         let forecast = forecast(&bins((0..60).map(|bin| 10.0 + f64::from(bin))), HORIZON).unwrap();
-        assert!((forecast.at_horizon - (69.0 + 12.0)).abs() < 2.0, "{forecast:?}");
+        assert!(
+            (forecast.at_horizon - (69.0 + 12.0)).abs() < 2.0,
+            "{forecast:?}"
+        );
     }
 
     #[test]
     fn a_falling_load_is_not_expected_below_its_level() {
         let forecast = forecast(&bins((0..60).map(|bin| 100.0 - f64::from(bin))), HORIZON).unwrap();
-        assert!((forecast.at_horizon - forecast.level).abs() < 1e-9, "{forecast:?}");
+        assert!(
+            (forecast.at_horizon - forecast.level).abs() < 1e-9,
+            "{forecast:?}"
+        );
     }
 
     #[test]
     fn noise_without_a_trend_gives_a_margin_and_no_slope() {
-        let noise = (0..150_u32).map(|bin| 100.0 + f64::from(bin.wrapping_mul(2_654_435_761) >> 16 & 31) - 15.5);
+        let noise = (0..150_u32)
+            .map(|bin| 100.0 + f64::from(bin.wrapping_mul(2_654_435_761) >> 16 & 31) - 15.5);
         let forecast = forecast(&bins(noise), HORIZON).unwrap();
         assert!((forecast.at_horizon - 100.0).abs() < 12.0, "{forecast:?}");
-        assert!(forecast.margin > 3.0 && forecast.margin < 25.0, "{forecast:?}");
+        assert!(
+            forecast.margin > 3.0 && forecast.margin < 25.0,
+            "{forecast:?}"
+        );
     }
 
     #[test]

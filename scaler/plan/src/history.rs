@@ -80,17 +80,30 @@ impl History {
         if let Some(offered) = &observation.offered {
             let values = [
                 (Quantity::OfferedRequests, offered.requests_per_second),
-                (Quantity::OfferedInputTokens, offered.input_tokens_per_second),
+                (
+                    Quantity::OfferedInputTokens,
+                    offered.input_tokens_per_second,
+                ),
                 (Quantity::MeanOutputTokens, offered.mean_output_tokens),
                 (Quantity::GatewayWaiting, offered.waiting),
             ];
             store(&mut self.offered, &values, at, true);
-            busy |= [offered.requests_per_second, offered.waiting].into_iter().flatten().any(|value| value > 0.0);
+            busy |= [offered.requests_per_second, offered.waiting]
+                .into_iter()
+                .flatten()
+                .any(|value| value > 0.0);
         }
         for (name, observed) in &observation.roles {
             let role = self.roles.entry(name.clone()).or_default();
             role.observe(observed, at);
-            busy |= [observed.waiting, observed.running, observed.finished_per_second].into_iter().flatten().any(|value| value > 0.0);
+            busy |= [
+                observed.waiting,
+                observed.running,
+                observed.finished_per_second,
+            ]
+            .into_iter()
+            .flatten()
+            .any(|value| value > 0.0);
         }
         if busy {
             self.busy_at = at;
@@ -100,7 +113,13 @@ impl History {
 
     fn fill_bins(&mut self, policy: &Policy, observation: &Observation) {
         let at = observation.at;
-        let makers = || policy.roles().iter().filter(|role| role.stage.makes_tokens()).filter_map(|role| observation.roles.get(&role.name));
+        let makers = || {
+            policy
+                .roles()
+                .iter()
+                .filter(|role| role.stage.makes_tokens())
+                .filter_map(|role| observation.roles.get(&role.name))
+        };
         if let Some(made) = total(makers().map(|role| role.output_tokens_per_second)) {
             self.made.push(at, made);
         }
@@ -118,11 +137,23 @@ impl History {
 
     /// Requests and input tokens per second that reach the system, of readings taken at `at`: from the gateway, else from where prompts are taken.
     fn entry_load(&self, policy: &Policy, at: Timestamp) -> (Option<f64>, Option<f64>) {
-        let fresh = |reading: Option<&Reading>| reading.filter(|reading| reading.at == at).map(|reading| reading.value);
-        let entry = policy.roles().iter().find(|role| role.stage.takes_prompts()).or_else(|| policy.roles().first());
-        let role = entry.and_then(|role| self.roles.get(&role.name)).filter(|role| role.readings.values().any(|reading| reading.at == at));
-        let requests = fresh(self.offered.get(&Quantity::OfferedRequests)).or_else(|| role?.inferred_requests().map(|reading| reading.value));
-        let tokens = fresh(self.offered.get(&Quantity::OfferedInputTokens)).or_else(|| role?.inferred_input_tokens().map(|reading| reading.value));
+        let fresh = |reading: Option<&Reading>| {
+            reading
+                .filter(|reading| reading.at == at)
+                .map(|reading| reading.value)
+        };
+        let entry = policy
+            .roles()
+            .iter()
+            .find(|role| role.stage.takes_prompts())
+            .or_else(|| policy.roles().first());
+        let role = entry
+            .and_then(|role| self.roles.get(&role.name))
+            .filter(|role| role.readings.values().any(|reading| reading.at == at));
+        let requests = fresh(self.offered.get(&Quantity::OfferedRequests))
+            .or_else(|| role?.inferred_requests().map(|reading| reading.value));
+        let tokens = fresh(self.offered.get(&Quantity::OfferedInputTokens))
+            .or_else(|| role?.inferred_input_tokens().map(|reading| reading.value));
         (requests, tokens)
     }
 
@@ -134,8 +165,14 @@ impl History {
             if let Some(before) = role.current.replace(current)
                 && before != current
             {
-                role.changes.push_back((now, i64::from(current) - i64::from(before)));
-                while role.changes.len() > CHANGES || role.changes.front().is_some_and(|(at, _)| elapsed(*at, now) > LONGEST_PERIOD) {
+                role.changes
+                    .push_back((now, i64::from(current) - i64::from(before)));
+                while role.changes.len() > CHANGES
+                    || role
+                        .changes
+                        .front()
+                        .is_some_and(|(at, _)| elapsed(*at, now) > LONGEST_PERIOD)
+                {
                     role.changes.pop_front();
                 }
             }
@@ -158,22 +195,32 @@ impl History {
             history.recommended.push(now, decided.recommended);
             history.wanted = Some(decided.wanted);
         }
-        self.roles.retain(|name, _| policy.roles().iter().any(|role| role.name == *name));
+        self.roles
+            .retain(|name, _| policy.roles().iter().any(|role| role.name == *name));
         self.sets.push(now, decision.sets.recommended);
     }
 
     /// Time from creation to readiness that a unit of `role` takes: the 90th percentile of recent starts, else what the policy assumes.
     #[must_use]
     pub fn startup(&self, policy: &Policy, role: &str) -> Duration {
-        let mut starts: Vec<Duration> = self.roles.get(role).map(|role| role.startups.iter().copied().collect()).unwrap_or_default();
+        let mut starts: Vec<Duration> = self
+            .roles
+            .get(role)
+            .map(|role| role.startups.iter().copied().collect())
+            .unwrap_or_default();
         starts.sort_unstable();
         let rank = (starts.len() * 9).div_ceil(10);
-        rank.checked_sub(1).map_or(policy.limits().startup, |index| starts[index])
+        rank.checked_sub(1)
+            .map_or_else(|| policy.limits().startup, |index| starts[index])
     }
 
     /// Mean output tokens of a request, right-censored: tokens made ÷ requests finished over the last ten minutes, else what the gateway saw.
     pub(crate) fn mean_output(&self) -> Option<f64> {
-        let seen = self.offered.get(&Quantity::MeanOutputTokens).map(|reading| reading.value).filter(|mean| *mean > 0.0);
+        let seen = self
+            .offered
+            .get(&Quantity::MeanOutputTokens)
+            .map(|reading| reading.value)
+            .filter(|mean| *mean > 0.0);
         seen.or_else(|| {
             let finished: f64 = self.finished.values().iter().sum();
             let made: f64 = self.made.values().iter().sum();
@@ -197,7 +244,12 @@ impl RoleHistory {
             (Quantity::KvUsage, observed.kv_usage),
             (Quantity::Metric, observed.metric),
         ];
-        store(&mut self.readings, &values, at, observed.answered >= observed.endpoints);
+        store(
+            &mut self.readings,
+            &values,
+            at,
+            observed.answered >= observed.endpoints,
+        );
         if let Some(waiting) = observed.waiting {
             follow(&mut self.queue, at, waiting);
             if let Some(running) = observed.running {
@@ -209,49 +261,88 @@ impl RoleHistory {
     /// Requests per second that reach these engines: what they finish plus the growth of what is in them.
     pub(crate) fn inferred_requests(&self) -> Option<Reading> {
         let finished = *self.readings.get(&Quantity::Finished)?;
-        Some(Reading { value: (finished.value + growth(&self.in_system)).max(0.0), ..finished })
+        Some(Reading {
+            value: (finished.value + growth(&self.in_system)).max(0.0),
+            ..finished
+        })
     }
 
     /// Input tokens per second that reach these engines: what they work off plus the growth of the queue.
     pub(crate) fn inferred_input_tokens(&self) -> Option<Reading> {
         let served = *self.readings.get(&Quantity::InputTokens)?;
-        let finished = self.readings.get(&Quantity::Finished).map_or(0.0, |reading| reading.value);
-        let mean = if finished > 0.0 { served.value / finished } else { 0.0 };
-        Some(Reading { value: served.value + growth(&self.queue).max(0.0) * mean, ..served })
+        let finished = self
+            .readings
+            .get(&Quantity::Finished)
+            .map_or(0.0, |reading| reading.value);
+        let mean = if finished > 0.0 {
+            served.value / finished
+        } else {
+            0.0
+        };
+        Some(Reading {
+            value: served.value + growth(&self.queue).max(0.0) * mean,
+            ..served
+        })
     }
 
     /// Output tokens per second that are asked of these engines: what they make plus what the growth of the queue will ask for.
     pub(crate) fn inferred_output_tokens(&self, mean_output: Option<f64>) -> Option<Reading> {
         let made = *self.readings.get(&Quantity::OutputTokens)?;
-        Some(Reading { value: made.value + growth(&self.queue).max(0.0) * mean_output.unwrap_or(0.0), ..made })
+        Some(Reading {
+            value: made.value + growth(&self.queue).max(0.0) * mean_output.unwrap_or(0.0),
+            ..made
+        })
     }
 }
 
-fn store(readings: &mut BTreeMap<Quantity, Reading>, values: &[(Quantity, Option<f64>)], at: Timestamp, complete: bool) {
+fn store(
+    readings: &mut BTreeMap<Quantity, Reading>,
+    values: &[(Quantity, Option<f64>)],
+    at: Timestamp,
+    complete: bool,
+) {
     for (quantity, value) in values {
         if let Some(value) = value.filter(|value| value.is_finite() && *value >= 0.0) {
-            readings.insert(*quantity, Reading { value, at, complete });
+            readings.insert(
+                *quantity,
+                Reading {
+                    value,
+                    at,
+                    complete,
+                },
+            );
         }
     }
 }
 
 fn follow(points: &mut VecDeque<(Timestamp, f64)>, at: Timestamp, value: f64) {
     points.push_back((at, value));
-    while points.front().is_some_and(|(first, _)| elapsed(*first, at) > GROWTH_WINDOW) {
+    while points
+        .front()
+        .is_some_and(|(first, _)| elapsed(*first, at) > GROWTH_WINDOW)
+    {
         points.pop_front();
     }
 }
 
 /// Growth per second from the first to the last point; 0 when there are not two.
 fn growth(points: &VecDeque<(Timestamp, f64)>) -> f64 {
-    let (Some((from, first)), Some((to, last))) = (points.front(), points.back()) else { return 0.0 };
+    let (Some((from, first)), Some((to, last))) = (points.front(), points.back()) else {
+        return 0.0;
+    };
     let seconds = elapsed(*from, *to).as_secs_f64();
-    if seconds > 0.0 { (last - first) / seconds } else { 0.0 }
+    if seconds > 0.0 {
+        (last - first) / seconds
+    } else {
+        0.0
+    }
 }
 
 /// The sum, if there is any value.
 fn total(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
-    values.flatten().fold(None, |sum: Option<f64>, value| Some(sum.unwrap_or(0.0) + value))
+    values.flatten().fold(None, |sum: Option<f64>, value| {
+        Some(sum.unwrap_or(0.0) + value)
+    })
 }
 
 /// A number over time, kept as runs of equal values.
@@ -273,21 +364,37 @@ impl Trail {
     pub(crate) fn push(&mut self, now: Timestamp, value: u32) {
         match self.runs.back_mut() {
             Some(run) if run.least == value && run.most == value => run.until = now,
-            _ => self.runs.push_back(Run { from: now, until: now, least: value, most: value }),
+            _ => self.runs.push_back(Run {
+                from: now,
+                until: now,
+                least: value,
+                most: value,
+            }),
         }
-        while self.runs.front().is_some_and(|run| elapsed(run.until, now) > LONGEST_WINDOW) {
+        while self
+            .runs
+            .front()
+            .is_some_and(|run| elapsed(run.until, now) > LONGEST_WINDOW)
+        {
             self.runs.pop_front();
         }
         if self.runs.len() > RUNS
             && let Some(first) = self.runs.pop_front()
             && let Some(second) = self.runs.front_mut()
         {
-            *second = Run { from: first.from, until: second.until, least: first.least.min(second.least), most: first.most.max(second.most) };
+            *second = Run {
+                from: first.from,
+                until: second.until,
+                least: first.least.min(second.least),
+                most: first.most.max(second.most),
+            };
         }
     }
 
     fn within(&self, now: Timestamp, window: Duration) -> impl Iterator<Item = &Run> {
-        self.runs.iter().filter(move |run| elapsed(run.until, now) < window)
+        self.runs
+            .iter()
+            .filter(move |run| elapsed(run.until, now) < window)
     }
 
     /// The largest value within the window before `now`.
@@ -316,7 +423,11 @@ mod tests {
             trail.push(at(second), value);
         }
         assert_eq!(trail.most(at(20), Duration::from_secs(300)), Some(8));
-        assert_eq!(trail.most(at(20), Duration::from_secs(10)), Some(2), "8 was last recommended ten seconds ago");
+        assert_eq!(
+            trail.most(at(20), Duration::from_secs(10)),
+            Some(2),
+            "8 was last recommended ten seconds ago"
+        );
         assert_eq!(trail.most(at(20), Duration::from_secs(11)), Some(8));
         assert_eq!(trail.least(at(20), Duration::from_secs(300)), Some(2));
         assert_eq!(trail.most(at(20), Duration::ZERO), None);
@@ -326,7 +437,10 @@ mod tests {
     fn a_trail_stays_bounded_and_forgets_towards_the_safe_side() {
         let mut trail = Trail::default();
         for second in 0..2_000_u32 {
-            trail.push(at(i64::from(second)), if second == 0 { 100 } else { second % 2 });
+            trail.push(
+                at(i64::from(second)),
+                if second == 0 { 100 } else { second % 2 },
+            );
         }
         assert!(trail.runs.len() <= RUNS);
         assert_eq!(trail.most(at(2_000), LONGEST_WINDOW), Some(100));

@@ -67,13 +67,22 @@ impl Frame<'_> {
         }
         let least = room.per_set.min().saturating_mul(self.sets.min());
         let most = room.per_set.max().saturating_mul(self.sets.max());
-        let most = if room.stuck { most.min(room.current).max(least) } else { most };
+        let most = if room.stuck {
+            most.min(room.current).max(least)
+        } else {
+            most
+        };
         Bounds::new(least, most).unwrap_or(room.per_set)
     }
 
     /// Sets that these units need, within the bounds of sets.
     pub(crate) fn sets_for(&self, units: &[u32]) -> u32 {
-        let needed = self.rooms.iter().zip(units).map(|(room, units)| units.div_ceil(room.per_set.max().max(1))).max();
+        let needed = self
+            .rooms
+            .iter()
+            .zip(units)
+            .map(|(room, units)| units.div_ceil(room.per_set.max().max(1)))
+            .max();
         self.sets.clamp(needed.unwrap_or(0))
     }
 
@@ -85,22 +94,36 @@ impl Frame<'_> {
     /// GPUs of these units in `sets` sets.
     pub(crate) fn gpus_in(&self, units: &[u32], sets: u32) -> u64 {
         let beside = u64::from(self.fleet.gpus_beside_roles.unwrap_or(0)) * u64::from(sets);
-        let roles = self.rooms.iter().zip(units).zip(&self.fleet.roles).map(|((room, units), role)| {
-            let least = if room.frozen.is_some() { 0 } else { room.per_set.min().saturating_mul(sets) };
-            u64::from(role.gpus_per_unit.unwrap_or(0)) * u64::from((*units).max(least))
-        });
+        let roles =
+            self.rooms
+                .iter()
+                .zip(units)
+                .zip(&self.fleet.roles)
+                .map(|((room, units), role)| {
+                    let least = if room.frozen.is_some() {
+                        0
+                    } else {
+                        room.per_set.min().saturating_mul(sets)
+                    };
+                    u64::from(role.gpus_per_unit.unwrap_or(0)) * u64::from((*units).max(least))
+                });
         beside + roles.sum::<u64>()
     }
 
     fn fits(&self, units: &[u32]) -> bool {
-        self.gpu_limit().is_none_or(|limit| self.gpus(units) <= limit)
+        self.gpu_limit()
+            .is_none_or(|limit| self.gpus(units) <= limit)
     }
 
     /// Units of every role at share `flow` of the flows and share `all` of everything.
     fn units_at(&self, sized: &[Sized], flow: f64, all: f64) -> Vec<u32> {
         let units = sized.iter().enumerate().map(|(role, sized)| {
-            let wanted = sized.demand.as_ref().map(|demand| demand.units(if demand.is_flow() { flow.min(all) } else { all }));
-            self.total(role).clamp(wanted.unwrap_or(self.rooms[role].current))
+            let wanted = sized
+                .demand
+                .as_ref()
+                .map(|demand| demand.units(if demand.is_flow() { flow.min(all) } else { all }));
+            self.total(role)
+                .clamp(wanted.unwrap_or(self.rooms[role].current))
         });
         units.collect()
     }
@@ -118,9 +141,19 @@ impl Frame<'_> {
         let targets = sized.iter().enumerate().map(|(role, sized)| {
             let demand = sized.demand.as_ref().map(|demand| demand.units(1.0));
             let by_ratio = units[role] != before[role];
-            self.explain(role, demand, units[role], by_ratio, all < flow, lowered.contains(&role))
+            self.explain(
+                role,
+                demand,
+                units[role],
+                by_ratio,
+                all < flow,
+                lowered.contains(&role),
+            )
         });
-        Joint { served_fraction: flow.min(all), targets: targets.collect() }
+        Joint {
+            served_fraction: flow.min(all),
+            targets: targets.collect(),
+        }
     }
 
     /// The largest share of the load at which no flow exceeds its role's maximum.
@@ -128,7 +161,10 @@ impl Frame<'_> {
         let within = |share: f64| {
             sized.iter().enumerate().all(|(role, sized)| {
                 let movable = self.rooms[role].frozen.is_none();
-                let flow = sized.demand.as_ref().filter(|demand| movable && demand.is_flow());
+                let flow = sized
+                    .demand
+                    .as_ref()
+                    .filter(|demand| movable && demand.is_flow());
                 flow.is_none_or(|demand| demand.units(share) <= self.total(role).max())
             })
         };
@@ -146,7 +182,12 @@ impl Frame<'_> {
     /// Moves two roles into their band: the smaller side up while budget and maximum allow it, then the larger side down. Gives the roles that were
     /// lowered.
     fn hold_ratio(&self, band: RatioBand, units: &mut [u32]) -> BTreeSet<usize> {
-        let RatioBand { numerator, denominator, min, max } = band;
+        let RatioBand {
+            numerator,
+            denominator,
+            min,
+            max,
+        } = band;
         let (above, below) = (f64::from(units[numerator]), f64::from(units[denominator]));
         let (small, large, per_large) = if above < min * (1.0 - DEAD_BAND) * below {
             (numerator, denominator, min)
@@ -158,7 +199,9 @@ impl Frame<'_> {
         if units[large] == 0 || units[small] == 0 && self.total(small).max() == 0 {
             return BTreeSet::new();
         }
-        let wanted = self.total(small).clamp(ceil_units(per_large * f64::from(units[large])));
+        let wanted = self
+            .total(small)
+            .clamp(ceil_units(per_large * f64::from(units[large])));
         let present = units[small];
         let raised = (present..=wanted).rev().find(|candidate| {
             units[small] = *candidate;
@@ -166,17 +209,33 @@ impl Frame<'_> {
         });
         units[small] = raised.unwrap_or(present);
         let matching = floor_units(f64::from(units[small]) / per_large.max(f64::MIN_POSITIVE));
-        if f64::from(units[small]) < per_large * (1.0 - DEAD_BAND) * f64::from(units[large]) && matching < units[large] {
+        if f64::from(units[small]) < per_large * (1.0 - DEAD_BAND) * f64::from(units[large])
+            && matching < units[large]
+        {
             units[large] = self.total(large).clamp(matching);
             return BTreeSet::from([large]);
         }
         BTreeSet::new()
     }
 
-    fn explain(&self, role: usize, demand: Option<u32>, units: u32, by_ratio: bool, by_budget: bool, lowered: bool) -> Target {
+    fn explain(
+        &self,
+        role: usize,
+        demand: Option<u32>,
+        units: u32,
+        by_ratio: bool,
+        by_budget: bool,
+        lowered: bool,
+    ) -> Target {
         let mut limited_by = BTreeSet::new();
         let bounds = self.total(role);
-        let Some(demand) = demand else { return Target { units, because: Because::Load, limited_by } };
+        let Some(demand) = demand else {
+            return Target {
+                units,
+                because: Because::Load,
+                limited_by,
+            };
+        };
         let mut because = Because::Load;
         if demand < bounds.min() && units == bounds.min() {
             because = Because::Minimum;
@@ -185,7 +244,11 @@ impl Frame<'_> {
         if units < demand {
             if demand > bounds.max() {
                 because = Because::Maximum;
-                limited_by.insert(if self.rooms[role].stuck { Limit::Unschedulable } else { Limit::Max });
+                limited_by.insert(if self.rooms[role].stuck {
+                    Limit::Unschedulable
+                } else {
+                    Limit::Max
+                });
                 if self.policy.limits().sets.is_some() {
                     limited_by.insert(Limit::SetsMax);
                 }
@@ -203,7 +266,11 @@ impl Frame<'_> {
             because = Because::Ratio;
             limited_by.insert(Limit::Ratio);
         }
-        Target { units, because, limited_by }
+        Target {
+            units,
+            because,
+            limited_by,
+        }
     }
 }
 

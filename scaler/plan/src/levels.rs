@@ -8,6 +8,7 @@ use crate::decision::Limit;
 use crate::demand::Sized;
 use crate::history::History;
 use crate::joint::{Frame, Room};
+use crate::policy::Pick;
 use crate::reading::{Age, elapsed};
 use crate::units::ceil_units;
 
@@ -34,36 +35,89 @@ impl Plan {
 }
 
 /// The number of sets, and the spread of `wanted` over them. `needed` is what the load asks for, whatever the rate at which that may be reached.
-pub(crate) fn plan(frame: &Frame<'_>, history: &History, sized: &[Sized], wanted: &[u32], needed: &[u32], now: Timestamp) -> Plan {
+pub(crate) fn plan(
+    frame: &Frame<'_>,
+    history: &History,
+    sized: &[Sized],
+    wanted: &[u32],
+    needed: &[u32],
+    now: Timestamp,
+) -> Plan {
     let current = frame.fleet.desired_sets;
     let frozen = frame.rooms.iter().any(|room| room.frozen.is_some());
     let needed_sets = frame.sets_for(wanted);
-    let with_margin: Vec<u32> = needed.iter().map(|units| ceil_units(f64::from(*units) * MARGIN)).collect();
-    let recommended_sets = needed_sets.max(frame.sets_for(&with_margin).min(current));
+    let with_margin: Vec<u32> = needed
+        .iter()
+        .map(|units| ceil_units(f64::from(*units) * MARGIN))
+        .collect();
+    let recommended_sets = frame
+        .sets_for(needed)
+        .max(frame.sets_for(&with_margin).min(current));
     let mut limited_by = set_limits(frame, wanted, needed_sets);
-    let stays = Plan { sets: current, recommended_sets, limited_by: BTreeSet::new(), shares: Vec::new() };
+    let stays = Plan {
+        sets: current,
+        recommended_sets,
+        limited_by: BTreeSet::new(),
+        shares: Vec::new(),
+    };
     let chosen = if frozen {
         stays
     } else if needed_sets > current || current > frame.sets.max() {
-        Plan { sets: needed_sets.min(frame.sets.max()).max(current.min(frame.sets.max())), ..stays }
+        Plan {
+            sets: needed_sets
+                .min(frame.sets.max())
+                .max(current.min(frame.sets.max())),
+            ..stays
+        }
     } else if recommended_sets < current && current > frame.sets.min() {
         match blocked(frame, history, sized, recommended_sets, now) {
             Some(limit) => {
                 limited_by.insert(limit);
                 stays
             }
-            None if survivors_ready(frame, current - 1, needed) => Plan { sets: current - 1, ..stays },
-            None => return consolidate(frame, Plan { limited_by, ..stays }, wanted, needed),
+            None if survivors_ready(frame, current - 1, needed) => Plan {
+                sets: current - 1,
+                ..stays
+            },
+            None => {
+                return consolidate(
+                    frame,
+                    Plan {
+                        limited_by,
+                        ..stays
+                    },
+                    wanted,
+                    needed,
+                );
+            }
         }
     } else {
-        Plan { sets: current.max(frame.sets.min()), ..stays }
+        Plan {
+            sets: current.max(frame.sets.min()),
+            ..stays
+        }
     };
-    let shares = frame.rooms.iter().enumerate().map(|(role, room)| spread(frame, role, *room, chosen.sets, wanted[role])).collect();
-    Plan { shares, limited_by, ..chosen }
+    let shares = frame
+        .rooms
+        .iter()
+        .enumerate()
+        .map(|(role, room)| spread(frame, role, *room, chosen.sets, wanted[role]))
+        .collect();
+    Plan {
+        shares,
+        limited_by,
+        ..chosen
+    }
 }
 
 fn set_limits(frame: &Frame<'_>, wanted: &[u32], needed: u32) -> BTreeSet<Limit> {
-    let unbounded = frame.rooms.iter().zip(wanted).map(|(room, units)| units.div_ceil(room.per_set.max().max(1))).max().unwrap_or(0);
+    let unbounded = frame
+        .rooms
+        .iter()
+        .zip(wanted)
+        .map(|(room, units)| units.div_ceil(room.per_set.max().max(1)))
+        .max()
+        .unwrap_or(0);
     let mut limits = BTreeSet::new();
     if unbounded > needed {
         limits.insert(Limit::SetsMax);
@@ -75,16 +129,33 @@ fn set_limits(frame: &Frame<'_>, wanted: &[u32], needed: u32) -> BTreeSet<Limit>
 }
 
 /// Why no set may be removed now.
-fn blocked(frame: &Frame<'_>, history: &History, sized: &[Sized], recommended: u32, now: Timestamp) -> Option<Limit> {
+fn blocked(
+    frame: &Frame<'_>,
+    history: &History,
+    sized: &[Sized],
+    recommended: u32,
+    now: Timestamp,
+) -> Option<Limit> {
     let window = frame.policy.limits().down.window * SET_WINDOWS;
-    let going = frame.fleet.sets.iter().any(|set| set.index >= frame.fleet.desired_sets);
-    if sized.iter().any(|sized| sized.age != Age::Fresh || !sized.complete) {
+    let going = frame
+        .fleet
+        .sets
+        .iter()
+        .any(|set| set.index >= frame.fleet.desired_sets);
+    if sized
+        .iter()
+        .any(|sized| sized.age != Age::Fresh || !sized.complete)
+    {
         Some(Limit::StaleMetrics)
     } else if frame.fleet.rollout {
         Some(Limit::Rollout)
+    } else if frame.policy.limits().down.pick == Pick::Disabled {
+        Some(Limit::ScaleDownRate)
     } else if elapsed(history.watched_since, now) < window {
         Some(Limit::Restart)
-    } else if going || history.sets.most(now, window).unwrap_or(0).max(recommended) >= frame.fleet.desired_sets {
+    } else if going
+        || history.sets.most(now, window).unwrap_or(0).max(recommended) >= frame.fleet.desired_sets
+    {
         Some(Limit::StabilizationWindow)
     } else {
         None
@@ -94,7 +165,13 @@ fn blocked(frame: &Frame<'_>, history: &History, sized: &[Sized], recommended: u
 /// Whether the first `sets` sets have every unit ready that the load asks for.
 fn survivors_ready(frame: &Frame<'_>, sets: u32, needed: &[u32]) -> bool {
     needed.iter().enumerate().all(|(role, needed)| {
-        let ready: u32 = frame.fleet.sets.iter().filter(|set| set.index < sets).map(|set| set.roles[role].ready).sum();
+        let ready: u32 = frame
+            .fleet
+            .sets
+            .iter()
+            .filter(|set| set.index < sets)
+            .map(|set| set.roles[role].ready)
+            .sum();
         ready >= *needed
     })
 }
@@ -109,12 +186,21 @@ fn consolidate(frame: &Frame<'_>, plan: Plan, wanted: &[u32], needed: &[u32]) ->
         shares.push(leaving);
         shares
     });
-    Plan { shares: shares.collect(), ..plan }
+    Plan {
+        shares: shares.collect(),
+        ..plan
+    }
 }
 
 /// Units of a role in each of `sets` sets: what they have, moved as little as possible to make `total`.
 fn spread(frame: &Frame<'_>, role: usize, room: Room, sets: u32, total: u32) -> Vec<u32> {
-    let present = |index: u32| if index < frame.fleet.desired_sets { frame.fleet.desired_in(index, role) } else { 0 };
+    let present = |index: u32| {
+        if index < frame.fleet.desired_sets {
+            frame.fleet.desired_in(index, role)
+        } else {
+            0
+        }
+    };
     let present: Vec<u32> = (0..sets).map(present).collect();
     if room.frozen.is_some() {
         return present;
@@ -125,12 +211,20 @@ fn spread(frame: &Frame<'_>, role: usize, room: Room, sets: u32, total: u32) -> 
 /// `present` moved as little as possible so that every number is within `least..=most` and the sum is `total`, or as near to it as these allow. What
 /// is added goes to the smallest first (ties: the lowest index), what is taken comes from the largest first (ties: the highest index).
 fn split(present: &[u32], least: u32, most: u32, total: u32) -> Vec<u32> {
-    let mut shares: Vec<u32> = present.iter().map(|units| (*units).clamp(least, most)).collect();
+    let mut shares: Vec<u32> = present
+        .iter()
+        .map(|units| (*units).clamp(least, most))
+        .collect();
     let sum: u64 = shares.iter().copied().map(u64::from).sum();
     let total = u64::from(total);
     if total > sum {
         // The highest level to which all lower shares can be filled, then one more for the first of them.
-        let filled = |level: u32| shares.iter().map(|share| u64::from((*share).max(level.min(most)))).sum::<u64>();
+        let filled = |level: u32| {
+            shares
+                .iter()
+                .map(|share| u64::from((*share).max(level.min(most))))
+                .sum::<u64>()
+        };
         let level = last_within(least, most, |level| filled(level) <= total);
         let mut left = total - filled(level);
         for share in &mut shares {
@@ -142,7 +236,12 @@ fn split(present: &[u32], least: u32, most: u32, total: u32) -> Vec<u32> {
         }
     } else if total < sum {
         // The lowest level to which all higher shares can be cut, then one less for the last of them.
-        let cut = |level: u32| shares.iter().map(|share| u64::from((*share).min(level.max(least)))).sum::<u64>();
+        let cut = |level: u32| {
+            shares
+                .iter()
+                .map(|share| u64::from((*share).min(level.max(least))))
+                .sum::<u64>()
+        };
         let depth = last_within(0, most - least, |depth| cut(most - depth) >= total);
         let level = most - depth;
         let mut left = cut(level) - total;
@@ -191,7 +290,11 @@ mod tests {
             (vec![5, 1, 3], 1, 8, 99, vec![8, 8, 8]),
             (vec![9], 1, 8, 9, vec![8]),
         ] {
-            assert_eq!(split(&present, least, most, total), expected, "{present:?} to {total}");
+            assert_eq!(
+                split(&present, least, most, total),
+                expected,
+                "{present:?} to {total}"
+            );
         }
     }
 

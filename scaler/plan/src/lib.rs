@@ -27,13 +27,15 @@ mod violations;
 
 pub use capacity::{Profile, ProfileError};
 pub use decide::decide;
-pub use decision::{Because, Decision, GpuUse, Limit, Problem, RoleDecision, SetsDecision, Share, Step, StepObject};
+pub use decision::{
+    Because, Decision, GpuUse, Limit, Problem, RoleDecision, SetsDecision, Share, Step, StepObject,
+};
 pub use fleet::{Fleet, RoleFleet, RoleInSet, SetFleet};
 pub use history::History;
 pub use observation::{Observation, Offered, RoleObservation};
 pub use policy::{
-    Bounds, Budget, ChangeLimit, ChangeRule, Limits, Objective, Pick, Policy, PolicyError, Positive, RatioBand, RolePolicy, Rules, Sizing, SloSizing,
-    Source, Stage, WhenLost,
+    Bounds, Budget, ChangeLimit, ChangeRule, Limits, Objective, Pick, Policy, PolicyError,
+    Positive, RatioBand, RolePolicy, Rules, Sizing, SloSizing, Source, Stage, WhenLost,
 };
 pub use reading::{Age, Quantity};
 pub use snapshot::{Snapshot, SnapshotError};

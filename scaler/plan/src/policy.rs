@@ -166,7 +166,11 @@ impl Bounds {
     /// `min` to `max`, if that is not empty.
     #[must_use]
     pub const fn new(min: u32, max: u32) -> Option<Self> {
-        if min <= max { Some(Self { min, max }) } else { None }
+        if min <= max {
+            Some(Self { min, max })
+        } else {
+            None
+        }
     }
 
     /// The least.
@@ -236,16 +240,44 @@ impl Rules {
     #[must_use]
     pub fn default_up() -> Self {
         let period = Duration::from_secs(15);
-        let limits = vec![ChangeRule { limit: ChangeLimit::Percent(100), period }, ChangeRule { limit: ChangeLimit::Units(4), period }];
-        Self { window: Duration::ZERO, tolerance: 0.0, limits, pick: Pick::Largest }
+        let limits = vec![
+            ChangeRule {
+                limit: ChangeLimit::Percent(100),
+                period,
+            },
+            ChangeRule {
+                limit: ChangeLimit::Units(4),
+                period,
+            },
+        ];
+        Self {
+            window: Duration::ZERO,
+            tolerance: 0.0,
+            limits,
+            pick: Pick::Largest,
+        }
     }
 
     /// Removing when the policy says nothing: what was not needed for 300 s, the larger of 10 % and 1 unit per 60 s, differences above a tenth.
     #[must_use]
     pub fn default_down() -> Self {
         let period = Duration::from_secs(60);
-        let limits = vec![ChangeRule { limit: ChangeLimit::Percent(10), period }, ChangeRule { limit: ChangeLimit::Units(1), period }];
-        Self { window: Duration::from_secs(300), tolerance: 0.1, limits, pick: Pick::Largest }
+        let limits = vec![
+            ChangeRule {
+                limit: ChangeLimit::Percent(10),
+                period,
+            },
+            ChangeRule {
+                limit: ChangeLimit::Units(1),
+                period,
+            },
+        ];
+        Self {
+            window: Duration::from_secs(300),
+            tolerance: 0.1,
+            limits,
+            pick: Pick::Largest,
+        }
     }
 }
 
@@ -303,7 +335,9 @@ pub enum PolicyError {
     #[error("ratio: min and max must be finite, min not above max, and max above 0")]
     RatioBounds,
     /// A role sized by objective lacks it.
-    #[error("roles: role \"{role}\" has signal slo but no objective {objective}: add it to objectives or take another signal")]
+    #[error(
+        "roles: role \"{role}\" has signal slo but no objective {objective}: add it to objectives or take another signal"
+    )]
     Objective {
         /// Name of the role.
         role: String,
@@ -311,7 +345,9 @@ pub enum PolicyError {
         objective: &'static str,
     },
     /// A role sized by objective has a stage without a capacity model.
-    #[error("roles: role \"{0}\" has signal slo and stage Other: give it the stage it has, or take another signal")]
+    #[error(
+        "roles: role \"{0}\" has signal slo and stage Other: give it the stage it has, or take another signal"
+    )]
     StageWithoutModel(String),
     /// A tolerance is no share.
     #[error("behavior: tolerance {0} is outside 0..1: write a share of the current units")]
@@ -335,7 +371,13 @@ impl Policy {
             }
             check_objectives(role)?;
         }
-        if let Some(RatioBand { numerator, denominator, min, max }) = limits.ratio {
+        if let Some(RatioBand {
+            numerator,
+            denominator,
+            min,
+            max,
+        }) = limits.ratio
+        {
             if numerator == denominator || numerator >= roles.len() || denominator >= roles.len() {
                 return Err(PolicyError::RatioRoles);
             }
@@ -365,8 +407,15 @@ impl Policy {
 }
 
 fn check_objectives(role: &RolePolicy) -> Result<(), PolicyError> {
-    let Sizing::Slo(slo) = &role.sizing else { return Ok(()) };
-    let missing = |objective| Err(PolicyError::Objective { role: role.name.clone(), objective });
+    let Sizing::Slo(slo) = &role.sizing else {
+        return Ok(());
+    };
+    let missing = |objective| {
+        Err(PolicyError::Objective {
+            role: role.name.clone(),
+            objective,
+        })
+    };
     match role.stage {
         Stage::Other => Err(PolicyError::StageWithoutModel(role.name.clone())),
         Stage::Prefill | Stage::Aggregated | Stage::Encode if slo.ttft.is_none() => missing("ttft"),
@@ -387,7 +436,10 @@ pub(crate) mod tests {
             startup: Duration::from_secs(120),
             up: Rules::default_up(),
             down: Rules::default_down(),
-            lost: WhenLost { hold: Duration::from_secs(300), replicas: Vec::new() },
+            lost: WhenLost {
+                hold: Duration::from_secs(300),
+                replicas: Vec::new(),
+            },
             paused: false,
             traffic: true,
             scrape_interval: Duration::from_secs(5),
@@ -396,8 +448,16 @@ pub(crate) mod tests {
     }
 
     fn role(name: &str) -> RolePolicy {
-        let sizing = Sizing::PerUnit { source: Source::Waiting, target: Positive::new(4.0).unwrap() };
-        RolePolicy { name: name.to_owned(), stage: Stage::Aggregated, units: Bounds::new(1, 10).unwrap(), sizing }
+        let sizing = Sizing::PerUnit {
+            source: Source::Waiting,
+            target: Positive::new(4.0).unwrap(),
+        };
+        RolePolicy {
+            name: name.to_owned(),
+            stage: Stage::Aggregated,
+            units: Bounds::new(1, 10).unwrap(),
+            sizing,
+        }
     }
 
     pub(crate) fn one_role() -> Policy {
@@ -407,19 +467,57 @@ pub(crate) mod tests {
     #[test]
     fn what_cannot_be_followed_is_refused_by_name() {
         assert_eq!(Policy::new(Vec::new(), limits()), Err(PolicyError::NoRole));
-        assert_eq!(Policy::new(vec![role("a"), role("a")], limits()), Err(PolicyError::DuplicateRole("a".to_owned())));
-        let ratio = |numerator, denominator, min, max| Some(RatioBand { numerator, denominator, min, max });
+        assert_eq!(
+            Policy::new(vec![role("a"), role("a")], limits()),
+            Err(PolicyError::DuplicateRole("a".to_owned()))
+        );
+        let ratio = |numerator, denominator, min, max| {
+            Some(RatioBand {
+                numerator,
+                denominator,
+                min,
+                max,
+            })
+        };
         let with = |ratio| Policy::new(vec![role("a"), role("b")], Limits { ratio, ..limits() });
         assert_eq!(with(ratio(0, 0, 0.5, 2.0)), Err(PolicyError::RatioRoles));
         assert_eq!(with(ratio(0, 2, 0.5, 2.0)), Err(PolicyError::RatioRoles));
         assert_eq!(with(ratio(0, 1, 2.0, 0.5)), Err(PolicyError::RatioBounds));
-        assert_eq!(with(ratio(0, 1, f64::NAN, 0.5)), Err(PolicyError::RatioBounds));
+        assert_eq!(
+            with(ratio(0, 1, f64::NAN, 0.5)),
+            Err(PolicyError::RatioBounds)
+        );
         assert!(with(ratio(0, 1, 0.5, 2.0)).is_ok());
-        let loose = Rules { tolerance: 10.0, ..Rules::default_down() };
-        assert_eq!(Policy::new(vec![role("a")], Limits { down: loose, ..limits() }), Err(PolicyError::Tolerance("10".to_owned())));
-        let slo = SloSizing { ttft: None, itl: None, profile: crate::capacity::tests::h200() };
-        let by_objective = RolePolicy { sizing: Sizing::Slo(Box::new(slo)), ..role("a") };
+        let loose = Rules {
+            tolerance: 10.0,
+            ..Rules::default_down()
+        };
+        assert_eq!(
+            Policy::new(
+                vec![role("a")],
+                Limits {
+                    down: loose,
+                    ..limits()
+                }
+            ),
+            Err(PolicyError::Tolerance("10".to_owned()))
+        );
+        let slo = SloSizing {
+            ttft: None,
+            itl: None,
+            profile: crate::capacity::tests::h200(),
+        };
+        let by_objective = RolePolicy {
+            sizing: Sizing::Slo(Box::new(slo)),
+            ..role("a")
+        };
         let refused = Policy::new(vec![by_objective], limits()).unwrap_err();
-        assert_eq!(refused, PolicyError::Objective { role: "a".to_owned(), objective: "ttft" });
+        assert_eq!(
+            refused,
+            PolicyError::Objective {
+                role: "a".to_owned(),
+                objective: "ttft"
+            }
+        );
     }
 }

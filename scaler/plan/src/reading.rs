@@ -67,7 +67,10 @@ impl Quantity {
     pub const fn unit(self) -> &'static str {
         match self {
             Self::OfferedRequests | Self::Finished => "requests/s",
-            Self::OfferedInputTokens | Self::OfferedOutputTokens | Self::InputTokens | Self::OutputTokens => "tokens/s",
+            Self::OfferedInputTokens
+            | Self::OfferedOutputTokens
+            | Self::InputTokens
+            | Self::OutputTokens => "tokens/s",
             Self::MeanOutputTokens => "tokens",
             Self::Waiting | Self::Running | Self::GatewayWaiting => "requests",
             Self::KvUsage => "caches",
@@ -107,7 +110,12 @@ pub(crate) struct Reading {
 }
 
 /// How old a value of `at` is at `now`.
-pub(crate) fn age_of(at: Timestamp, now: Timestamp, scrape_interval: Duration, hold: Duration) -> Age {
+pub(crate) fn age_of(
+    at: Timestamp,
+    now: Timestamp,
+    scrape_interval: Duration,
+    hold: Duration,
+) -> Age {
     let age = elapsed(at, now);
     if age <= scrape_interval * 2 {
         Age::Fresh

@@ -23,15 +23,35 @@ pub(crate) struct Settled {
 }
 
 /// Applies the moving rules to role `index`.
-pub(crate) fn settle(frame: &Frame<'_>, history: &History, index: usize, sized: &Sized, target: &Target, now: Timestamp) -> Settled {
+pub(crate) fn settle(
+    frame: &Frame<'_>,
+    history: &History,
+    index: usize,
+    sized: &Sized,
+    target: &Target,
+    now: Timestamp,
+) -> Settled {
     let nothing = RoleHistory::default();
     let name = &frame.policy.roles()[index].name;
     let role = history.role(name).unwrap_or(&nothing);
     let current = frame.rooms[index].current;
     if let Some(because) = frame.rooms[index].frozen {
-        return Settled { units: current, because, limited_by: BTreeSet::new(), recheck_after: None };
+        return Settled {
+            units: current,
+            because,
+            limited_by: BTreeSet::new(),
+            recheck_after: None,
+        };
     }
-    let mover = Mover { frame, history, role, sized, index, current, now };
+    let mover = Mover {
+        frame,
+        history,
+        role,
+        sized,
+        index,
+        current,
+        now,
+    };
     let mut settled = match sized.age {
         Age::Fresh | Age::Stale => mover.follow(target),
         Age::Held => mover.hold(Because::MetricsStale),
@@ -41,8 +61,16 @@ pub(crate) fn settle(frame: &Frame<'_>, history: &History, index: usize, sized: 
     let bounds = frame.total(index);
     let clamped = bounds.clamp(settled.units);
     if clamped != settled.units {
-        settled.because = if clamped > settled.units { Because::Minimum } else { Because::Maximum };
-        settled.limited_by.insert(if clamped > settled.units { Limit::Min } else { Limit::Max });
+        settled.because = if clamped > settled.units {
+            Because::Minimum
+        } else {
+            Because::Maximum
+        };
+        settled.limited_by.insert(if clamped > settled.units {
+            Limit::Min
+        } else {
+            Limit::Max
+        });
         settled.units = clamped;
     }
     settled
@@ -60,7 +88,12 @@ struct Mover<'a> {
 
 impl Mover<'_> {
     fn follow(&self, target: &Target) -> Settled {
-        let mut settled = Settled { units: target.units, because: target.because, limited_by: target.limited_by.clone(), recheck_after: None };
+        let mut settled = Settled {
+            units: target.units,
+            because: target.because,
+            limited_by: target.limited_by.clone(),
+            recheck_after: None,
+        };
         if target.units > self.current {
             self.go_up(&mut settled);
         } else if target.units < self.current {
@@ -78,14 +111,28 @@ impl Mover<'_> {
         if self.frame.rooms[self.index].stuck {
             return self.stay(settled, Because::Held, Limit::Unschedulable);
         }
-        let least = self.role.recommended.least(self.now, rules.window).unwrap_or(settled.units).max(self.current);
+        let least = self
+            .role
+            .recommended
+            .least(self.now, rules.window)
+            .unwrap_or(settled.units)
+            .max(self.current);
         if least < settled.units {
-            *settled = Settled { units: least, because: Because::Stabilization, ..settled.clone() };
+            *settled = Settled {
+                units: least,
+                because: Because::Stabilization,
+                ..settled.clone()
+            };
             settled.limited_by.insert(Limit::StabilizationWindow);
         }
         let rate = Rate::up(rules, &self.role.changes, self.current, self.now);
         if rate.units < settled.units {
-            *settled = Settled { units: rate.units, because: Because::Rate, recheck_after: rate.recheck_after, ..settled.clone() };
+            *settled = Settled {
+                units: rate.units,
+                because: Because::Rate,
+                recheck_after: rate.recheck_after,
+                ..settled.clone()
+            };
             settled.limited_by.insert(Limit::ScaleUpRate);
         }
     }
@@ -107,14 +154,28 @@ impl Mover<'_> {
         if difference < rules.tolerance * f64::from(self.current) {
             return self.stay(settled, Because::Tolerance, Limit::Tolerance);
         }
-        let most = self.role.recommended.most(self.now, rules.window).unwrap_or(0).min(self.current);
+        let most = self
+            .role
+            .recommended
+            .most(self.now, rules.window)
+            .unwrap_or(0)
+            .min(self.current);
         if most > settled.units {
-            *settled = Settled { units: most, because: Because::Stabilization, ..settled.clone() };
+            *settled = Settled {
+                units: most,
+                because: Because::Stabilization,
+                ..settled.clone()
+            };
             settled.limited_by.insert(Limit::StabilizationWindow);
         }
         let rate = Rate::down(rules, &self.role.changes, self.current, self.now);
         if rate.units > settled.units {
-            *settled = Settled { units: rate.units, because: Because::Rate, recheck_after: rate.recheck_after, ..settled.clone() };
+            *settled = Settled {
+                units: rate.units,
+                because: Because::Rate,
+                recheck_after: rate.recheck_after,
+                ..settled.clone()
+            };
             settled.limited_by.insert(Limit::ScaleDownRate);
         }
     }
@@ -128,13 +189,31 @@ impl Mover<'_> {
     /// What is there, or what was wanted last when that was more.
     fn hold(&self, because: Because) -> Settled {
         let units = self.current.max(self.role.wanted.unwrap_or(0));
-        Settled { units, because, limited_by: BTreeSet::from([Limit::StaleMetrics]), recheck_after: None }
+        Settled {
+            units,
+            because,
+            limited_by: BTreeSet::from([Limit::StaleMetrics]),
+            recheck_after: None,
+        }
     }
 
     fn lost(&self) -> Settled {
-        let fallback = self.frame.policy.limits().lost.replicas.get(self.index).copied().flatten();
+        let fallback = self
+            .frame
+            .policy
+            .limits()
+            .lost
+            .replicas
+            .get(self.index)
+            .copied()
+            .flatten();
         match fallback {
-            Some(units) => Settled { units, because: Because::Fallback, limited_by: BTreeSet::from([Limit::StaleMetrics]), recheck_after: None },
+            Some(units) => Settled {
+                units,
+                because: Because::Fallback,
+                limited_by: BTreeSet::from([Limit::StaleMetrics]),
+                recheck_after: None,
+            },
             None => self.hold(Because::MetricsLost),
         }
     }
@@ -147,9 +226,15 @@ struct Rate {
 }
 
 impl Rate {
-    fn up(rules: &Rules, changes: &VecDeque<(Timestamp, i64)>, current: u32, now: Timestamp) -> Self {
+    fn up(
+        rules: &Rules,
+        changes: &VecDeque<(Timestamp, i64)>,
+        current: u32,
+        now: Timestamp,
+    ) -> Self {
         let permitted = |limit: ChangeLimit, period: Duration| {
-            let start = i64::from(current) - in_period(changes, now, period, |change| change.max(0));
+            let start =
+                i64::from(current) - in_period(changes, now, period, |change| change.max(0));
             let permitted = match limit {
                 ChangeLimit::Units(units) => start + i64::from(units),
                 ChangeLimit::Percent(percent) => {
@@ -162,9 +247,15 @@ impl Rate {
         Self::picked(rules, changes, current, now, permitted, |a, b| a > b)
     }
 
-    fn down(rules: &Rules, changes: &VecDeque<(Timestamp, i64)>, current: u32, now: Timestamp) -> Self {
+    fn down(
+        rules: &Rules,
+        changes: &VecDeque<(Timestamp, i64)>,
+        current: u32,
+        now: Timestamp,
+    ) -> Self {
         let permitted = |limit: ChangeLimit, period: Duration| {
-            let start = i64::from(current) + in_period(changes, now, period, |change| (-change).max(0));
+            let start =
+                i64::from(current) + in_period(changes, now, period, |change| (-change).max(0));
             let permitted = match limit {
                 ChangeLimit::Units(units) => start - i64::from(units),
                 ChangeLimit::Percent(percent) => start * (100 - i64::from(percent.min(100))) / 100,
@@ -183,7 +274,10 @@ impl Rate {
         permitted: impl Fn(ChangeLimit, Duration) -> i64,
         further: impl Fn(i64, i64) -> bool,
     ) -> Self {
-        let each = rules.limits.iter().map(|rule| permitted(rule.limit, rule.period));
+        let each = rules
+            .limits
+            .iter()
+            .map(|rule| permitted(rule.limit, rule.period));
         let units = match rules.pick {
             Pick::Largest => each.reduce(|a, b| if further(b, a) { b } else { a }),
             Pick::Smallest => each.reduce(|a, b| if further(b, a) { a } else { b }),
@@ -191,14 +285,28 @@ impl Rate {
         };
         let units = units.map_or(current, |units| u32::try_from(units).unwrap_or(u32::MAX));
         let leaving = rules.limits.iter().filter_map(|rule| {
-            let oldest = changes.iter().find(|(at, _)| elapsed(*at, now) < rule.period)?;
+            let oldest = changes
+                .iter()
+                .find(|(at, _)| elapsed(*at, now) < rule.period)?;
             Some(rule.period.saturating_sub(elapsed(oldest.0, now)))
         });
-        Self { units, recheck_after: leaving.min() }
+        Self {
+            units,
+            recheck_after: leaving.min(),
+        }
     }
 }
 
 /// The sum of the changes within the period before `now`.
-fn in_period(changes: &VecDeque<(Timestamp, i64)>, now: Timestamp, period: Duration, part: impl Fn(i64) -> i64) -> i64 {
-    changes.iter().filter(|(at, _)| elapsed(*at, now) < period).map(|(_, change)| part(*change)).sum()
+fn in_period(
+    changes: &VecDeque<(Timestamp, i64)>,
+    now: Timestamp,
+    period: Duration,
+    part: impl Fn(i64) -> i64,
+) -> i64 {
+    changes
+        .iter()
+        .filter(|(at, _)| elapsed(*at, now) < period)
+        .map(|(_, change)| part(*change))
+        .sum()
 }

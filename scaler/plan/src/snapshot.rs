@@ -62,12 +62,22 @@ impl History {
         let before = |at: Timestamp| now.as_second() - at.as_second();
         let runs = |runs: &std::collections::VecDeque<Run>| -> Vec<(i64, i64, u32)> {
             let skipped = runs.len().saturating_sub(RUNS);
-            runs.iter().skip(skipped).map(|run| (before(run.from), before(run.until), run.most)).collect()
+            runs.iter()
+                .skip(skipped)
+                .map(|run| (before(run.from), before(run.until), run.most))
+                .collect()
         };
         let role = |role: &RoleHistory| RoleSnapshot {
             current: role.current,
             wanted: role.wanted,
-            changes: role.changes.iter().rev().take(CHANGES).rev().map(|(at, change)| (before(*at), *change)).collect(),
+            changes: role
+                .changes
+                .iter()
+                .rev()
+                .take(CHANGES)
+                .rev()
+                .map(|(at, change)| (before(*at), *change))
+                .collect(),
             recommended: runs(&role.recommended.runs),
             startups: role.startups.iter().map(Duration::as_secs).collect(),
         };
@@ -75,7 +85,11 @@ impl History {
             form: FORM,
             at: now.as_second(),
             watched_since: before(self.watched_since),
-            roles: self.roles.iter().map(|(name, history)| (name.clone(), role(history))).collect(),
+            roles: self
+                .roles
+                .iter()
+                .map(|(name, history)| (name.clone(), role(history)))
+                .collect(),
             sets: runs(&self.sets.runs),
         }
     }
@@ -91,8 +105,17 @@ impl History {
         }
         let mut history = Self::new(now);
         let taken = Timestamp::from_second(snapshot.at).unwrap_or(now);
-        let ago = |seconds: i64| Timestamp::from_second(snapshot.at.saturating_sub(seconds)).unwrap_or(now).min(now);
-        let run = |(from, until, most): &(i64, i64, u32)| Run { from: ago(*from), until: ago(*until), least: *most, most: *most };
+        let ago = |seconds: i64| {
+            Timestamp::from_second(snapshot.at.saturating_sub(seconds))
+                .unwrap_or(now)
+                .min(now)
+        };
+        let run = |(from, until, most): &(i64, i64, u32)| Run {
+            from: ago(*from),
+            until: ago(*until),
+            least: *most,
+            most: *most,
+        };
         let gapless = elapsed(taken, now) <= NO_GAP;
         if gapless {
             history.watched_since = ago(snapshot.watched_since);
@@ -102,8 +125,18 @@ impl History {
             let restored = history.roles.entry(name.clone()).or_default();
             restored.current = role.current;
             restored.wanted = role.wanted;
-            restored.changes = role.changes.iter().take(CHANGES).map(|(at, change)| (ago(*at), *change)).collect();
-            restored.startups = role.startups.iter().take(20).map(|seconds| Duration::from_secs(*seconds)).collect();
+            restored.changes = role
+                .changes
+                .iter()
+                .take(CHANGES)
+                .map(|(at, change)| (ago(*at), *change))
+                .collect();
+            restored.startups = role
+                .startups
+                .iter()
+                .take(20)
+                .map(|seconds| Duration::from_secs(*seconds))
+                .collect();
             if gapless {
                 restored.recommended.runs = role.recommended.iter().take(RUNS).map(run).collect();
             }

@@ -12,7 +12,11 @@ pub(crate) fn floor_units(units: f64) -> u32 {
     whole((units + 1e-9 * units.abs().max(1.0)).floor())
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the range is checked")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the range is checked"
+)]
 fn whole(units: f64) -> u32 {
     if units.is_nan() || units >= f64::from(u32::MAX) {
         u32::MAX

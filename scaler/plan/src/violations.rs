@@ -62,16 +62,22 @@ pub fn violations(policy: &Policy, fleet: &Fleet, decision: &Decision) -> Vec<Vi
     }
     let held = decision.roles.iter().any(|role| is_frozen(role.because));
     let sets = decision.sets.wanted;
-    let allowed = policy.limits().sets.map_or(sets == fleet.desired_sets, |bounds| {
-        bounds.clamp(sets) == sets || (sets == fleet.desired_sets && (held || decision.sets.limited_by.contains(&Limit::Budget)))
+    let limits = &decision.sets.limited_by;
+    let unaffordable = limits.contains(&Limit::Budget) || limits.contains(&Limit::UnknownGpus);
+    let stays = sets == fleet.desired_sets;
+    let allowed = policy.limits().sets.map_or(stays, |bounds| {
+        let too_few = sets < bounds.min() && unaffordable && sets >= fleet.desired_sets;
+        bounds.clamp(sets) == sets || too_few || (stays && held)
     });
-    let excused = decision.sets.limited_by.iter().any(|limit| matches!(limit, Limit::Budget | Limit::UnknownGpus));
-    if !allowed && !(excused && sets >= fleet.desired_sets.min(sets)) {
+    if !allowed {
         found.push(Violation::Sets { wanted: sets });
     }
     check_budget(policy, fleet, decision, &mut found);
     let steps = decision.steps();
-    let first_up = steps.iter().position(|step| step.to > step.from).unwrap_or(steps.len());
+    let first_up = steps
+        .iter()
+        .position(|step| step.to > step.from)
+        .unwrap_or(steps.len());
     if steps[first_up..].iter().any(|step| step.to < step.from) {
         found.push(Violation::Order);
     }
@@ -82,26 +88,44 @@ const fn is_frozen(because: Because) -> bool {
     matches!(because, Because::Paused | Because::Conflict | Because::Held)
 }
 
-fn check_role(policy: &Policy, fleet: &Fleet, decision: &Decision, role: usize, found: &mut Vec<Violation>) {
+fn check_role(
+    policy: &Policy,
+    fleet: &Fleet,
+    decision: &Decision,
+    role: usize,
+    found: &mut Vec<Violation>,
+) {
     let bounds = policy.roles()[role].units;
     let quorum = fleet.roles[role].quorum.max(1);
     let decided = &decision.roles[role];
     let indices = decided.shares.iter().map(|share| share.set);
-    if !indices.eq(0..decision.sets.wanted) || decided.shares.iter().map(|share| share.wanted).sum::<u32>() != decided.wanted {
+    if !indices.eq(0..decision.sets.wanted)
+        || decided.shares.iter().map(|share| share.wanted).sum::<u32>() != decided.wanted
+    {
         found.push(Violation::Shares { role });
     }
-    let unaffordable = decided.limited_by.contains(&Limit::Budget) || decided.limited_by.contains(&Limit::UnknownGpus);
+    let unaffordable = decided.limited_by.contains(&Limit::Budget)
+        || decided.limited_by.contains(&Limit::UnknownGpus);
     for share in &decided.shares {
         let present = fleet.desired_in(share.set, role);
         if is_frozen(decided.because) && share.wanted == present {
             continue;
         }
-        let too_few = share.wanted < bounds.min() && !(unaffordable && share.wanted >= present.min(bounds.min()));
+        let too_few = share.wanted < bounds.min()
+            && !(unaffordable && share.wanted >= present.min(bounds.min()));
         if too_few || share.wanted > bounds.max() {
-            found.push(Violation::OutOfBounds { role, set: share.set, wanted: share.wanted });
+            found.push(Violation::OutOfBounds {
+                role,
+                set: share.set,
+                wanted: share.wanted,
+            });
         }
         if 0 < share.wanted && share.wanted < quorum && !(unaffordable && share.wanted == present) {
-            found.push(Violation::BelowQuorum { role, set: share.set, wanted: share.wanted });
+            found.push(Violation::BelowQuorum {
+                role,
+                set: share.set,
+                wanted: share.wanted,
+            });
         }
     }
 }
@@ -120,10 +144,18 @@ fn check_budget(policy: &Policy, fleet: &Fleet, decision: &Decision, found: &mut
     };
     let share = |role: usize, set: u32| {
         let shares = decision.roles[role].shares.iter();
-        shares.filter(|share| share.set == set).map(|share| share.wanted).next()
+        shares
+            .filter(|share| share.set == set)
+            .map(|share| share.wanted)
+            .next()
     };
-    match (crate::fit::committed(fleet, decision.sets.wanted, share), fleet.committed_gpus()) {
-        (Some(committed), Some(before)) if committed > limit.max(before) => found.push(Violation::Budget { committed, limit }),
+    match (
+        crate::fit::committed(fleet, decision.sets.wanted, share),
+        fleet.committed_gpus(),
+    ) {
+        (Some(committed), Some(before)) if committed > limit.max(before) => {
+            found.push(Violation::Budget { committed, limit })
+        }
         (None, None) if grows => found.push(Violation::UnknownGpus),
         _ => {}
     }

@@ -32,15 +32,22 @@ prop_compose! {
 }
 
 fn a_set(index: u32, roles: usize) -> impl Strategy<Value = SetFleet> {
-    let unit = (0_u32..24, 0_u32..3, prop::bool::weighted(0.1), 0_u32..40).prop_map(|(desired, missing, stuck, terminating)| RoleInSet {
-        desired: Some(desired),
-        ready: desired.saturating_sub(missing),
-        unschedulable: u32::from(stuck),
-        unschedulable_for: seconds(if stuck { 90 } else { 0 }),
-        gpus: desired.saturating_sub(missing) * 4,
-        terminating_gpus: if terminating > 35 { terminating } else { 0 },
-    });
-    prop::collection::vec(unit, roles).prop_map(move |roles| SetFleet { index, roles, other_gpus: 1, other_terminating_gpus: 0 })
+    let unit = (0_u32..24, 0_u32..3, prop::bool::weighted(0.1), 0_u32..40).prop_map(
+        |(desired, missing, stuck, terminating)| RoleInSet {
+            desired: Some(desired),
+            ready: desired.saturating_sub(missing),
+            unschedulable: u32::from(stuck),
+            unschedulable_for: seconds(if stuck { 90 } else { 0 }),
+            gpus: desired.saturating_sub(missing) * 4,
+            terminating_gpus: if terminating > 35 { terminating } else { 0 },
+        },
+    );
+    prop::collection::vec(unit, roles).prop_map(move |roles| SetFleet {
+        index,
+        roles,
+        other_gpus: 1,
+        other_terminating_gpus: 0,
+    })
 }
 
 prop_compose! {
@@ -69,8 +76,20 @@ impl Scene {
         let now = self.watched.max(self.age);
         let mut history = History::new(at(0));
         history.observe_fleet(&self.policy, &self.fleet, at(0));
-        let roles: Vec<(&str, RoleObservation)> = self.policy.roles().iter().map(|role| (role.name.as_str(), waiting(self.waiting))).collect();
-        history.observe(&self.policy, &observation(at(now - self.age), Some(offered(self.requests, self.input, self.output)), &roles));
+        let roles: Vec<(&str, RoleObservation)> = self
+            .policy
+            .roles()
+            .iter()
+            .map(|role| (role.name.as_str(), waiting(self.waiting)))
+            .collect();
+        history.observe(
+            &self.policy,
+            &observation(
+                at(now - self.age),
+                Some(offered(self.requests, self.input, self.output)),
+                &roles,
+            ),
+        );
         history
     }
 
@@ -87,11 +106,19 @@ fn carried_out(fleet: &Fleet, decision: &Decision) -> Fleet {
         .map(|index| {
             let roles = decision.roles.iter().zip(&fleet.roles).map(|(role, unit)| {
                 let wanted = role.shares[index as usize].wanted;
-                let before = fleet.sets.iter().find(|set| set.index == index).map(|set| set.roles[0]);
-                let stuck = before.map_or(0, |role| role.unschedulable);
-                RoleInSet { desired: Some(wanted), ready: wanted, gpus: wanted * unit.gpus_per_unit.unwrap_or(0), unschedulable: 0 * stuck, ..RoleInSet::default() }
+                RoleInSet {
+                    desired: Some(wanted),
+                    ready: wanted,
+                    gpus: wanted * unit.gpus_per_unit.unwrap_or(0),
+                    ..RoleInSet::default()
+                }
             });
-            SetFleet { index, roles: roles.collect(), other_gpus: 1, other_terminating_gpus: 0 }
+            SetFleet {
+                index,
+                roles: roles.collect(),
+                other_gpus: 1,
+                other_terminating_gpus: 0,
+            }
         })
         .collect();
     after
@@ -148,6 +175,11 @@ proptest! {
             }
         }
     }
+
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     #[test]
     fn a_snapshot_survives_its_text(requests in prop::collection::vec(0.0_f64..90.0, 1..8)) {

@@ -9,16 +9,28 @@ fn world(limits: Limits) -> World {
 }
 
 fn sets(min: u32, max: u32) -> Limits {
-    Limits { sets: Some(bounds(min, max)), ..limits() }
+    Limits {
+        sets: Some(bounds(min, max)),
+        ..limits()
+    }
 }
 
 #[test]
 fn a_step_raises_both_roles_in_one_record_within_two_intervals_and_comes_back_after_the_window() {
     let mut world = world(limits());
     world.run("0s load 5\n 400s load 25\n 410s end");
-    assert_eq!((world.desired(0), world.desired(1)), (5, 3), "{}", world.timeline);
+    assert_eq!(
+        (world.desired(0), world.desired(1)),
+        (5, 3),
+        "{}",
+        world.timeline
+    );
     world.run("900s load 5\n 1190s end");
-    assert_eq!((world.desired(0), world.desired(1)), (5, 3), "the window is not over");
+    assert_eq!(
+        (world.desired(0), world.desired(1)),
+        (5, 3),
+        "the window is not over"
+    );
     world.run("2400s end");
     assert_eq!((world.desired(0), world.desired(1)), (1, 1));
     insta::assert_snapshot!(world.timeline);
@@ -28,17 +40,34 @@ fn a_step_raises_both_roles_in_one_record_within_two_intervals_and_comes_back_af
 fn sets_grow_when_the_groups_are_full_and_go_when_the_rest_has_taken_over() {
     let mut world = world(sets(1, 3));
     world.run("0s load 5\n 200s load 90\n 400s end");
-    assert_eq!((world.desired_sets(), world.ready(0)), (3, 18), "{}", world.timeline);
+    assert_eq!(
+        (world.desired_sets(), world.ready(0)),
+        (3, 18),
+        "{}",
+        world.timeline
+    );
     world.run("900s load 10\n 6000s end");
-    assert_eq!((world.desired_sets(), world.desired(0), world.desired(1)), (1, 2, 1), "{}", world.timeline);
+    assert_eq!(
+        (world.desired_sets(), world.desired(0), world.desired(1)),
+        (1, 2, 1),
+        "{}",
+        world.timeline
+    );
     insta::assert_snapshot!(world.timeline);
 }
 
 #[test]
 fn the_budget_is_never_exceeded_though_the_mix_turns_over() {
-    let mut world = world(Limits { budget: Budget::Gpus(48), ..sets(1, 2) });
+    let mut world = world(Limits {
+        budget: Budget::Gpus(48),
+        ..sets(1, 2)
+    });
     world.run("0s load 20 4000 100\n 300s load 20 500 1200\n 800s load 20 6000 100\n 1200s load 60 500 300\n 2000s end");
-    assert!(world.peak_gpus > 40, "the budget was used: {}", world.peak_gpus);
+    assert!(
+        world.peak_gpus > 40,
+        "the budget was used: {}",
+        world.peak_gpus
+    );
     insta::assert_snapshot!(world.timeline);
 }
 
@@ -49,7 +78,11 @@ fn lost_scrapes_hold_whatever_the_load_does_meanwhile() {
     assert_eq!((world.desired(0), world.desired(1)), (5, 3));
     let writes = world.writes;
     world.run("1500s metrics back\n 1505s load 25\n 1900s end");
-    assert_eq!(world.writes, writes, "back at the same load, nothing moves\n{}", world.timeline);
+    assert_eq!(
+        world.writes, writes,
+        "back at the same load, nothing moves\n{}",
+        world.timeline
+    );
 }
 
 #[test]
@@ -59,7 +92,11 @@ fn constant_load_is_left_alone() {
         world.run(&format!("0s load {requests}\n 1500s end"));
         let writes = world.writes;
         world.run("6000s end");
-        assert_eq!(world.writes, writes, "{requests} requests/s\n{}", world.timeline);
+        assert_eq!(
+            world.writes, writes,
+            "{requests} requests/s\n{}",
+            world.timeline
+        );
     }
 }
 
@@ -82,7 +119,14 @@ fn a_restart_in_the_middle_changes_nothing_that_the_rules_do_not_ask_for() {
     whole.run(&script(""));
     let mut broken = world(limits());
     broken.run(&script("950s restart\n"));
-    let moves = |world: &World| world.timeline.lines().filter(|line| !line.contains("--")).map(str::to_owned).collect::<Vec<_>>();
+    let moves = |world: &World| {
+        world
+            .timeline
+            .lines()
+            .filter(|line| !line.contains("--"))
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
     assert_eq!(moves(&whole), moves(&broken));
 }
 
@@ -92,7 +136,12 @@ fn a_restart_after_a_gap_removes_nothing_for_one_window() {
     world.run("0s load 25\n 600s load 5\n 700s end");
     world.history = History::new(at(world.now));
     world.run("995s end");
-    assert_eq!((world.desired(0), world.desired(1)), (5, 3), "{}", world.timeline);
+    assert_eq!(
+        (world.desired(0), world.desired(1)),
+        (5, 3),
+        "{}",
+        world.timeline
+    );
     world.run("1500s end");
     assert!(world.desired(0) < 5, "{}", world.timeline);
 }
@@ -101,19 +150,41 @@ fn a_restart_after_a_gap_removes_nothing_for_one_window() {
 fn what_cannot_be_scheduled_stops_growth_and_not_shrinking() {
     let mut world = world(limits());
     world.run("0s hardware 16\n 1s load 40\n 500s end");
-    assert!(world.desired(0) + world.desired(1) <= 12, "{}", world.timeline);
+    assert!(
+        world.desired(0) + world.desired(1) <= 12,
+        "{}",
+        world.timeline
+    );
     world.run("500s load 5\n 3000s end");
-    assert_eq!((world.desired(0), world.desired(1)), (1, 1), "{}", world.timeline);
+    assert_eq!(
+        (world.desired(0), world.desired(1)),
+        (1, 1),
+        "{}",
+        world.timeline
+    );
 }
 
 #[test]
 fn sizing_by_objective_follows_a_ramp_ahead_of_it() {
     let roles = vec![role("server", Stage::Aggregated, bounds(1, 64), slo())];
-    let mut world = World::new(Policy::new(roles, Limits { startup: seconds(60), ..limits() }).unwrap());
+    let mut world = World::new(
+        Policy::new(
+            roles,
+            Limits {
+                startup: seconds(60),
+                ..limits()
+            },
+        )
+        .unwrap(),
+    );
     world.startup = 60;
     let mut script = "0s load 2 8000 1000\n".to_owned();
     for minute in 10_u32..30 {
-        script.push_str(&format!("{}s load {} 8000 1000\n", minute * 60, 2.0 + f64::from(minute - 10) * 0.8));
+        script.push_str(&format!(
+            "{}s load {} 8000 1000\n",
+            minute * 60,
+            2.0 + f64::from(minute - 10) * 0.8
+        ));
     }
     script.push_str("1800s end");
     world.run(&script);
