@@ -121,7 +121,7 @@ impl Programs {
             };
             Ok(self.started.instance.kubeconfig_as(&identity)?.display().to_string())
         };
-        let [operator_admin, adapter_admin, adapter, webhook] = [free_port()?, free_port()?, free_port()?, free_port()?];
+        let [operator_admin, adapter_admin, adapter] = [free_port()?, free_port()?, free_port()?];
         let (operator_config, adapter_config, scaler_config, gateway_config) =
             (kubeconfig("operator")?, kubeconfig("adapter")?, kubeconfig("scaler")?, kubeconfig("gateway")?);
         let programs: [(&str, &str, Vec<String>, u16, &str); 4] = [
@@ -133,8 +133,6 @@ impl Programs {
                     format!("--kubeconfig={operator_config}"),
                     format!("--admin-address=127.0.0.1:{operator_admin}"),
                     "--lease-namespace=coppice-system".to_owned(),
-                    format!("--webhook-address=127.0.0.1:{webhook}"),
-                    format!("--webhook-url=https://127.0.0.1:{webhook}"),
                 ],
                 operator_admin,
                 "/readyz",
@@ -179,7 +177,8 @@ impl Programs {
                     "gateway".to_owned(),
                     format!("--kubeconfig={gateway_config}"),
                     format!("--namespace={}", places.namespace),
-                    format!("--address=127.0.0.1:{}", self.gateway),
+                    "--host=127.0.0.1".to_owned(),
+                    format!("--port={}", self.gateway),
                     "--model=qwen3=prefill:app=qwen3,role=prefill;decode:app=qwen3,role=decode".to_owned(),
                     "--model=chat=aggregated:app=chat".to_owned(),
                 ],
