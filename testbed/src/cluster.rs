@@ -150,12 +150,6 @@ impl Cluster {
     }
 }
 
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        self.started.supervisor.end();
-    }
-}
-
 /// Creates a namespace of its own for one test on any cluster; see [`Cluster::namespace`].
 pub(crate) async fn namespace(client: &Client, prefix: &str) -> Result<String, NamespaceError> {
     let mut wanted = Namespace::default();

@@ -171,7 +171,7 @@ fn controller_manager(settings: &Settings, ports: Ports, places: &Places) -> Vec
         // Endpoints of pretended pods are loopback addresses, which EndpointSlices refuse; the TTL controller annotates
         // nodes for kubelets that we do not have; there are no pod networks and no volumes to give out.
         "--controllers=*,-endpoints-controller,-endpointslice-controller,-endpointslice-mirroring-controller,\
-         -ttl-controller,-node-ipam-controller,-node-route-controller,-persistentvolume-attach-detach-controller,\
+         -ttl-controller,-node-ipam-controller,-persistentvolume-attach-detach-controller,\
          -persistentvolume-expander-controller,-certificatesigningrequest-signing-controller,\
          -certificatesigningrequest-cleaner-controller"
             .into(),

@@ -131,7 +131,12 @@ pub async fn start(settings: &Settings, name: &str) -> Result<Started, StartErro
     loop {
         match start_once(settings, name, &folder, &program).await {
             Err(StartError::Ended { tail, .. }) if attempt < 3 && tail.contains("address already in use") => attempt += 1,
-            result => return result,
+            Err(error) => {
+                // Everything that ran has ended by now. What happened is in the logs, which stay.
+                instance::clean(&folder).map_err(|source| StartError::Files { path: folder.clone(), source })?;
+                return Err(error);
+            }
+            Ok(started) => return Ok(started),
         }
     }
 }

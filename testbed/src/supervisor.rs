@@ -9,6 +9,7 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
@@ -65,6 +66,7 @@ pub struct Supervisor {
     log: PathBuf,
     /// Reaps the supervisor itself.
     child: Mutex<Child>,
+    is_detached: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -102,7 +104,7 @@ impl Supervisor {
             .name("testbed-supervisor".to_owned())
             .spawn(move || reader.follow(BufReader::new(output)))
             .map_err(failed)?;
-        Ok(Self { process, input: Mutex::new(input), state, log: log.to_owned(), child: Mutex::new(child) })
+        Ok(Self { process, input: Mutex::new(input), state, log: log.to_owned(), child: Mutex::new(child), is_detached: AtomicBool::new(false) })
     }
 
     /// The supervisor's own process.
@@ -158,14 +160,9 @@ impl Supervisor {
 
     /// Lets the supervisor and its children outlive this process; [`crate::Instance::stop`] ends them.
     pub(crate) fn detach(&self) -> Result<(), SupervisorError> {
-        self.send(&json!({"op": "detach"}))
-    }
-
-    /// Closes the pipe and waits until the supervisor and all its children are gone.
-    pub(crate) fn end(&self) {
-        drop(self.input.lock().take());
-        // Reaping fails only if somebody else did it.
-        drop(self.child.lock().wait());
+        self.send(&json!({"op": "detach"}))?;
+        self.is_detached.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     fn send(&self, request: &Value) -> Result<(), SupervisorError> {
@@ -175,6 +172,17 @@ impl Supervisor {
             input.flush()
         });
         written.map_err(|_| SupervisorError::Gone { log: self.log.clone() })
+    }
+}
+
+/// Unless detached: closes the pipe and waits until the supervisor and all its children are gone.
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        drop(self.input.get_mut().take());
+        if !self.is_detached.load(Ordering::Relaxed) {
+            // Reaping fails only if somebody else did it.
+            self.child.get_mut().wait().ok();
+        }
     }
 }
 

@@ -189,6 +189,7 @@ impl Run {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         tracing_subscriber::fmt()
             .with_writer(std::io::stderr)
+            .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
             .with_env_filter(tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into()))
             .init();
         let mut terminate = signal(SignalKind::terminate())?;
