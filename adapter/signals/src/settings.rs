@@ -39,7 +39,7 @@ pub struct Limits {
     pub samples_per_body: usize,
     /// Model names in one body. Default 64.
     pub models_per_target: usize,
-    /// Bytes of a model name that is kept. Default 512.
+    /// Bytes of a model name that are kept; a longer one is cut, and ends in a hash of the whole. Default 512.
     pub label_bytes: usize,
     /// Series names asked for by their own name, all callers together. Default 256; a name nobody asked for during
     /// [`Limits::raw_name_idle`] makes room.

@@ -4,11 +4,12 @@
 //! A series that is sent once more in a body replaces itself. Counters are compared with their own last value, series by
 //! series, before anything is summed; all of them count from zero when the process has restarted.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
-use coppice_exposition::{Consumer, Ending, Refused, Report, Sample, read};
+use coppice_exposition::{Consumer, Ending, Refused, Report, Sample, Text, read};
 use jiff::Timestamp;
 
 use crate::channel::{Committed, Counter, Gauge, Histogram, Place};
@@ -142,8 +143,8 @@ pub(crate) enum NotIngested {
         /// Its name.
         name: &'static str,
     },
-    /// More series than allowed.
-    #[error("more than {limit} series ({name})")]
+    /// More series or models than allowed.
+    #[error("limit {name} of {limit} reached")]
     Limit {
         /// The limit's name.
         name: &'static str,
@@ -237,16 +238,21 @@ impl Target {
             }
         };
         self.follow(collection_of(known));
-        let mut parsed = self.parse(body, whole, limits)?;
-        let restarted = self.has_restarted(parsed.start_time);
-        if restarted || self.has_fallen() {
+        let mut outcome = self.parse(body, whole, limits);
+        let restarted = outcome.as_ref().is_ok_and(|parsed| self.has_restarted(parsed.start_time));
+        let is_suspect = match &outcome {
+            Ok(_) => restarted || self.has_fallen(),
+            Err(error) => matches!(error, NotIngested::Incomplete { .. }),
+        };
+        if is_suspect {
             // Another server may have taken the place of the old one.
             let recognition = recognise(body, &reader)?;
-            if !recognition.is_same_server(known) {
+            if recognition.is_other_than(known) {
                 self.follow(collection_of(recognition));
-                parsed = self.parse(body, whole, limits)?;
+                outcome = self.parse(body, whole, limits);
             }
         }
+        let parsed = outcome?;
         self.start_time = parsed.start_time;
         let mut found = parsed.found;
         found.restarted = restarted;
@@ -580,6 +586,15 @@ impl Target {
     }
 }
 
+/// A model's name, cut to `limit` bytes with a hash of the whole where it is longer.
+fn shortened(name: &str, limit: usize) -> Cow<'_, str> {
+    if name.len() <= limit {
+        return Cow::Borrowed(name);
+    }
+    let hash = Sample { name: Text::plain(name), labels: &[], value: 0.0, timestamp: None, exemplar: None }.fingerprint();
+    Cow::Owned(format!("{}~{hash:016x}", &name[..name.floor_char_boundary(limit)]))
+}
+
 /// Checks what the reader says about the body as a whole.
 fn check_shape(report: &Report, whole: bool) -> Result<(), NotIngested> {
     if report.is_truncated() || (!whole && matches!(report.ending, Ending::WithinLine { .. })) {
@@ -768,19 +783,17 @@ impl Pass<'_> {
         else {
             return Ok(None);
         };
-        let known = self.target.models.iter().position(|model| value.is(model));
+        let value = value.unescaped();
+        let name = shortened(&value, self.limits.label_bytes);
+        let known = self.target.models.iter().position(|model| **model == *name);
         let index = match known {
             Some(index) => index,
-            None if value.raw().len() > self.limits.label_bytes => {
-                self.over_limit = Some(("limits.label_bytes", self.limits.label_bytes));
-                return Err(());
-            }
             None if self.target.models.len() >= self.limits.models_per_target => {
                 self.over_limit = Some(("limits.models_per_target", self.limits.models_per_target));
                 return Err(());
             }
             None => {
-                self.target.models.push(value.unescaped().into());
+                self.target.models.push(name.into());
                 self.target.models.len() - 1
             }
         };
@@ -822,3 +835,7 @@ enum Kind {
     Histogram,
     Raw,
 }
+
+#[cfg(test)]
+#[path = "target_tests.rs"]
+mod tests;

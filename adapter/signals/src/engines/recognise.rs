@@ -69,6 +69,12 @@ impl Recognition {
         self.found == other.found
     }
 
+    /// Whether it names a server that the other one does not. A body that merely lacks something may be cut short.
+    #[must_use]
+    pub const fn is_other_than(self, other: Self) -> bool {
+        self.found & !other.found != 0
+    }
+
     /// Whether nothing known was found.
     #[must_use]
     pub const fn is_unknown(self) -> bool {

@@ -12,22 +12,22 @@ use jiff::{SignedDuration, Timestamp};
 use prometheus_client::registry::Registry;
 use serde_json::Value;
 
-pub struct Collector {
-    pub signals: Signals,
-    pub watch: WatchId,
+pub(crate) struct Collector {
+    pub(crate) signals: Signals,
+    pub(crate) watch: WatchId,
     start: Timestamp,
     now: std::cell::Cell<f64>,
 }
 
 impl Collector {
     /// With one ready pod `serving/pod-0`.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let collector = Self::with_settings(Settings::default());
         collector.apply(pod("pod-0"));
         collector
     }
 
-    pub fn with_settings(settings: Settings) -> Self {
+    pub(crate) fn with_settings(settings: Settings) -> Self {
         let metrics = Metrics::register(Registry::default().sub_registry_with_prefix("test"));
         let signals = Signals::new(settings, metrics).unwrap();
         let watch = signals.begin_watch();
@@ -40,27 +40,27 @@ impl Collector {
         }
     }
 
-    pub fn apply(&self, pod: PodFacts) {
+    pub(crate) fn apply(&self, pod: PodFacts) {
         self.signals.apply_pod(self.watch, pod);
     }
 
     /// Seconds since the start, as a timestamp.
-    pub fn at(&self, seconds: f64) -> Timestamp {
+    pub(crate) fn at(&self, seconds: f64) -> Timestamp {
         self.start
             .checked_add(SignedDuration::from_secs_f64(seconds))
             .unwrap()
     }
 
-    pub fn now(&self) -> Timestamp {
+    pub(crate) fn now(&self) -> Timestamp {
         self.at(self.now.get())
     }
 
-    pub fn pass_to(&self, seconds: f64) {
+    pub(crate) fn pass_to(&self, seconds: f64) {
         self.now.set(seconds);
     }
 
     /// Takes a body in for every pod.
-    pub fn ingest(&self, body: &[u8], seconds: f64) {
+    pub(crate) fn ingest(&self, body: &[u8], seconds: f64) {
         self.now.set(seconds);
         self.signals
             .ingest(&Selection::default(), body, self.now())
@@ -68,7 +68,7 @@ impl Collector {
     }
 
     /// Takes a body in for the pod of this name.
-    pub fn ingest_for(&self, name: &str, body: &str, seconds: f64) -> Result<(), String> {
+    pub(crate) fn ingest_for(&self, name: &str, body: &str, seconds: f64) -> Result<(), String> {
         self.now.set(seconds);
         self.signals.ingest(
             &select(&format!("name={name}")),
@@ -77,30 +77,30 @@ impl Collector {
         )
     }
 
-    pub fn query(&self, metric: &str) -> Result<Answer, Missing> {
+    pub(crate) fn query(&self, metric: &str) -> Result<Answer, Missing> {
         self.query_with(metric, "")
     }
 
-    pub fn query_with(&self, metric: &str, selector: &str) -> Result<Answer, Missing> {
+    pub(crate) fn query_with(&self, metric: &str, selector: &str) -> Result<Answer, Missing> {
         self.signals.query(
             &Query::parse(metric, Some("serving"), selector).unwrap(),
             self.now(),
         )
     }
 
-    pub fn observe(&self) -> RoleSignals {
+    pub(crate) fn observe(&self) -> RoleSignals {
         self.signals.observe(&select(""), self.now())
     }
 }
 
-pub fn select(selector: &str) -> Selection {
+pub(crate) fn select(selector: &str) -> Selection {
     Selection {
         namespace: Some("serving".to_owned()),
         selector: selector.parse().unwrap(),
     }
 }
 
-pub fn pod(name: &str) -> PodFacts {
+pub(crate) fn pod(name: &str) -> PodFacts {
     PodFacts {
         namespace: "serving".to_owned(),
         name: name.to_owned(),
@@ -120,16 +120,16 @@ fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("testdata")
 }
 
-pub fn exists(file: &str) -> bool {
+pub(crate) fn exists(file: &str) -> bool {
     folder().join(file).exists()
 }
 
-pub fn body(file: &str) -> Vec<u8> {
+pub(crate) fn body(file: &str) -> Vec<u8> {
     std::fs::read(folder().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
 }
 
 /// Every fixture's name with its expected values.
-pub fn fixtures() -> Vec<(String, Value)> {
+pub(crate) fn fixtures() -> Vec<(String, Value)> {
     let mut fixtures: Vec<_> = std::fs::read_dir(folder())
         .unwrap()
         .filter_map(|entry| {
