@@ -4,6 +4,7 @@
 //! The step model of an engine is the pure crate `coppice-engine`; this crate gives it sockets and a clock.
 
 pub mod drive;
+pub mod exposition;
 pub mod gateway;
 pub mod openai;
 pub mod report;
