@@ -26,7 +26,7 @@ use crate::status::Refusal;
 
 /// Everything that answering takes.
 #[derive(Debug)]
-pub struct Endpoint {
+pub(crate) struct Endpoint {
     /// Finds out who is calling.
     pub authenticator: Authenticator,
     /// Finds out what they may do.
@@ -46,12 +46,18 @@ const LIMIT: Duration = Duration::from_secs(5);
 const MAX_URI_BYTES: usize = 16 * 1024;
 
 /// The routes of the secure endpoint.
-pub fn router(endpoint: Endpoint, readiness: Readiness) -> Router {
-    let answers = Router::new().fallback(answer).with_state(Arc::new(endpoint));
+pub(crate) fn router(endpoint: Endpoint, readiness: Readiness) -> Router {
+    let answers = Router::new()
+        .fallback(answer)
+        .with_state(Arc::new(endpoint));
     health::router(readiness, Reasons::Withheld).fallback_service(answers)
 }
 
-async fn answer(State(endpoint): State<Arc<Endpoint>>, Extension(peer): Extension<Peer>, request: Request) -> Response {
+async fn answer(
+    State(endpoint): State<Arc<Endpoint>>,
+    Extension(peer): Extension<Peer>,
+    request: Request,
+) -> Response {
     let started = Instant::now();
     let _in_flight = endpoint.metrics.begin();
     // Nothing here has a use for a body; it is never read.
@@ -60,14 +66,18 @@ async fn answer(State(endpoint): State<Arc<Endpoint>>, Extension(peer): Extensio
     let mut kind = Kind::Other;
     let outcome = match endpoint.places.try_acquire() {
         Err(_) => Err(Refusal::too_many_requests()),
-        Ok(_place) => match tokio::time::timeout(LIMIT, endpoint.handle(&mut parts, &peer, &mut kind)).await {
-            Ok(outcome) => outcome,
-            Err(_) => Err(Refusal::timeout()),
-        },
+        Ok(_place) => {
+            match tokio::time::timeout(LIMIT, endpoint.handle(&mut parts, &peer, &mut kind)).await {
+                Ok(outcome) => outcome,
+                Err(_) => Err(Refusal::timeout()),
+            }
+        }
     };
     let mut response = outcome.unwrap_or_else(IntoResponse::into_response);
     let headers = response.headers_mut();
-    headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache, private"));
+    headers
+        .entry(CACHE_CONTROL)
+        .or_insert(HeaderValue::from_static("no-cache, private"));
     if let Some(audit_id) = audit_id {
         headers.insert(AUDIT_ID, audit_id);
     }
@@ -80,19 +90,34 @@ async fn answer(State(endpoint): State<Arc<Endpoint>>, Extension(peer): Extensio
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 
 impl Endpoint {
-    async fn handle(&self, parts: &mut Parts, peer: &Peer, kind: &mut Kind) -> Result<Response, Refusal> {
+    async fn handle(
+        &self,
+        parts: &mut Parts,
+        peer: &Peer,
+        kind: &mut Kind,
+    ) -> Result<Response, Refusal> {
         let length = parts.uri.path().len() + parts.uri.query().map_or(0, str::len);
         if length > MAX_URI_BYTES {
             return Err(Refusal::uri_too_long());
         }
-        let caller = self.authenticator.authenticate(&mut parts.headers, peer).await?;
-        let route = Route::parse(&parts.method, &parts.uri)
-            .ok_or_else(|| Refusal::bad_request("the path or the query holds an escape that is no text"))?;
+        let caller = self
+            .authenticator
+            .authenticate(&mut parts.headers, peer)
+            .await?;
+        let route = Route::parse(&parts.method, &parts.uri).ok_or_else(|| {
+            Refusal::bad_request("the path or the query holds an escape that is no text")
+        })?;
         let allowed = self.authorizer.authorize(caller, route).await?;
         let route = allowed.get();
         if !route.is_get || route.is_watch() {
-            let what = if route.is_watch() { "watching is not offered" } else { "only GET is offered" };
-            return Err(Refusal::method_not_allowed(format!("{what}: metrics are read-only values")));
+            let what = if route.is_watch() {
+                "watching is not offered"
+            } else {
+                "only GET is offered"
+            };
+            return Err(Refusal::method_not_allowed(format!(
+                "{what}: metrics are read-only values"
+            )));
         }
         let headers = &parts.headers;
         match &route.target {
@@ -114,7 +139,9 @@ impl Endpoint {
                     Target::Resources => Document::Resources,
                     Target::Version => Document::Version,
                     Target::Metric(_) | Target::Explanation(_) | Target::Unknown => {
-                        return Err(Refusal::not_found("the server could not find the requested path"));
+                        return Err(Refusal::not_found(
+                            "the server could not find the requested path",
+                        ));
                     }
                 };
                 *kind = Kind::Discovery;
@@ -125,7 +152,13 @@ impl Endpoint {
 }
 
 fn metric(allowed: Allowed<Route>, path: MetricPath) -> Allowed<MetricRequest> {
-    allowed.map(|route| MetricRequest { path, selector: route.parameter("labelSelector").unwrap_or_default().to_owned() })
+    allowed.map(|route| MetricRequest {
+        path,
+        selector: route
+            .parameter("labelSelector")
+            .unwrap_or_default()
+            .to_owned(),
+    })
 }
 
 #[cfg(test)]

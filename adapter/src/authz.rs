@@ -20,24 +20,26 @@ use crate::status::Refusal;
 
 /// Something that its caller was found to have the right to.
 #[derive(Debug, Clone)]
-pub struct Allowed<T> {
+pub(crate) struct Allowed<T> {
     what: T,
 }
 
 impl<T> Allowed<T> {
     /// What is allowed.
-    pub fn get(&self) -> &T {
+    pub(crate) fn get(&self) -> &T {
         &self.what
     }
 
     /// A part of what is allowed.
-    pub fn map<U>(self, part: impl FnOnce(T) -> U) -> Allowed<U> {
-        Allowed { what: part(self.what) }
+    pub(crate) fn map<U>(self, part: impl FnOnce(T) -> U) -> Allowed<U> {
+        Allowed {
+            what: part(self.what),
+        }
     }
 
     /// Skips the check.
     #[cfg(test)]
-    pub fn for_tests(what: T) -> Self {
+    pub(crate) fn for_tests(what: T) -> Self {
         Self { what }
     }
 }
@@ -46,10 +48,19 @@ impl<T> Allowed<T> {
 const MASTERS: &str = "system:masters";
 
 /// An allow is used for ten more seconds while it is renewed, so that a short outage of the API server does not become one of metrics.
-const ALLOW: Keep = Keep { fresh: Duration::from_secs(10), stretch: Duration::from_secs(10) };
+const ALLOW: Keep = Keep {
+    fresh: Duration::from_secs(10),
+    stretch: Duration::from_secs(10),
+};
 /// A deny is not stretched.
-const DENY: Keep = Keep { fresh: Duration::from_secs(10), stretch: Duration::ZERO };
-const UNCACHED: Keep = Keep { fresh: Duration::ZERO, stretch: Duration::ZERO };
+const DENY: Keep = Keep {
+    fresh: Duration::from_secs(10),
+    stretch: Duration::ZERO,
+};
+const UNCACHED: Keep = Keep {
+    fresh: Duration::ZERO,
+    stretch: Duration::ZERO,
+};
 /// Verdicts kept at a time.
 const CAPACITY: usize = 8192;
 /// Larger questions are not kept.
@@ -59,7 +70,7 @@ const LIMIT: Duration = Duration::from_secs(4);
 
 /// Checks rights by `SubjectAccessReview`, each question at most once in ten seconds.
 #[derive(Debug)]
-pub struct Authorizer {
+pub(crate) struct Authorizer {
     reviews: Api<SubjectAccessReview>,
     verdicts: Cache<(Caller, Attributes), Verdict>,
 }
@@ -72,15 +83,22 @@ enum Verdict {
 
 impl Authorizer {
     /// Checks with this client.
-    pub fn new(client: Client) -> Self {
-        Self { reviews: Api::all(client), verdicts: Cache::new(CAPACITY) }
+    pub(crate) fn new(client: Client) -> Self {
+        Self {
+            reviews: Api::all(client),
+            verdicts: Cache::new(CAPACITY),
+        }
     }
 
     /// Lets a request pass, or refuses it.
     ///
     /// # Errors
     /// 403 when the caller has no right to it, 500 when the API server could not be asked: never open.
-    pub async fn authorize(&self, caller: Caller, route: Route) -> Result<Allowed<Route>, Refusal> {
+    pub(crate) async fn authorize(
+        &self,
+        caller: Caller,
+        route: Route,
+    ) -> Result<Allowed<Route>, Refusal> {
         if caller.groups.iter().any(|group| group == MASTERS) {
             return Ok(Allowed { what: route });
         }
@@ -89,7 +107,9 @@ impl Authorizer {
             Ok(Verdict::Deny { reason }) => Err(forbidden(&caller, &route.attributes, &reason)),
             Err(error) => {
                 warn!(user = %caller.user, %error, "cannot check the rights of a caller");
-                Err(Refusal::internal("the API server could not be asked about the rights of the caller"))
+                Err(Refusal::internal(
+                    "the API server could not be asked about the rights of the caller",
+                ))
             }
         }
     }
@@ -124,9 +144,17 @@ fn question(caller: &Caller, attributes: &Attributes) -> SubjectAccessReview {
     };
     match attributes.clone() {
         Attributes::Path { path, verb } => {
-            spec.non_resource_attributes = Some(NonResourceAttributes { path: Some(path), verb: Some(verb) });
+            spec.non_resource_attributes = Some(NonResourceAttributes {
+                path: Some(path),
+                verb: Some(verb),
+            });
         }
-        Attributes::Resource { namespace, verb, resource, name } => {
+        Attributes::Resource {
+            namespace,
+            verb,
+            resource,
+            name,
+        } => {
             spec.resource_attributes = Some(ResourceAttributes {
                 namespace: (!namespace.is_empty()).then_some(namespace),
                 verb: Some(verb.to_owned()),
@@ -138,38 +166,74 @@ fn question(caller: &Caller, attributes: &Attributes) -> SubjectAccessReview {
             });
         }
     }
-    SubjectAccessReview { spec, ..SubjectAccessReview::default() }
+    SubjectAccessReview {
+        spec,
+        ..SubjectAccessReview::default()
+    }
 }
 
 fn verdict(review: &SubjectAccessReview) -> (Verdict, Keep) {
     match &review.status {
         Some(status) if status.allowed && status.denied != Some(true) => (Verdict::Allow, ALLOW),
         status => {
-            let reason = status.as_ref().and_then(|status| status.reason.as_deref()).unwrap_or_default();
-            (Verdict::Deny { reason: Arc::from(reason) }, DENY)
+            let reason = status
+                .as_ref()
+                .and_then(|status| status.reason.as_deref())
+                .unwrap_or_default();
+            (
+                Verdict::Deny {
+                    reason: Arc::from(reason),
+                },
+                DENY,
+            )
         }
     }
 }
 
 fn size(caller: &Caller, attributes: &Attributes) -> usize {
-    let extra = caller.extra.iter().map(|(key, values)| key.len() + values.iter().map(String::len).sum::<usize>());
+    let extra = caller
+        .extra
+        .iter()
+        .map(|(key, values)| key.len() + values.iter().map(String::len).sum::<usize>());
     let asked = match attributes {
         Attributes::Path { path, verb } => path.len() + verb.len(),
-        Attributes::Resource { namespace, verb, resource, name } => namespace.len() + verb.len() + resource.len() + name.len(),
+        Attributes::Resource {
+            namespace,
+            verb,
+            resource,
+            name,
+        } => namespace.len() + verb.len() + resource.len() + name.len(),
     };
-    caller.user.len() + caller.uid.len() + caller.groups.iter().map(String::len).sum::<usize>() + extra.sum::<usize>() + asked
+    caller.user.len()
+        + caller.uid.len()
+        + caller.groups.iter().map(String::len).sum::<usize>()
+        + extra.sum::<usize>()
+        + asked
 }
 
 /// The refusal in the words that every Kubernetes server uses.
 fn forbidden(caller: &Caller, attributes: &Attributes, reason: &str) -> Refusal {
     let user = &caller.user;
-    let because = if reason.is_empty() { String::new() } else { format!(": {reason}") };
+    let because = if reason.is_empty() {
+        String::new()
+    } else {
+        format!(": {reason}")
+    };
     match attributes {
-        Attributes::Path { path, verb } => {
-            Refusal::forbidden(format!("forbidden: User {user:?} cannot {verb} path {path:?}{because}"))
-        }
-        Attributes::Resource { namespace, verb, resource, name } => {
-            let named = if name.is_empty() { String::new() } else { format!(" {name:?}") };
+        Attributes::Path { path, verb } => Refusal::forbidden(format!(
+            "forbidden: User {user:?} cannot {verb} path {path:?}{because}"
+        )),
+        Attributes::Resource {
+            namespace,
+            verb,
+            resource,
+            name,
+        } => {
+            let named = if name.is_empty() {
+                String::new()
+            } else {
+                format!(" {name:?}")
+            };
             let scope = if namespace.is_empty() {
                 "at the cluster scope".to_owned()
             } else {

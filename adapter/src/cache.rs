@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 
 /// How long an answer may be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Keep {
+pub(crate) struct Keep {
     /// Without a second thought; zero: not at all.
     pub fresh: Duration,
     /// After that, while it is being asked for again; zero: not at all.
@@ -25,30 +25,40 @@ pub struct Keep {
 /// A question that got no answer. The text is for the log.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct NoAnswer(pub Arc<str>);
+pub(crate) struct NoAnswer(pub Arc<str>);
 
 type Pending<V> = Shared<BoxFuture<'static, Result<V, NoAnswer>>>;
 
 enum Slot<V> {
-    Known { value: V, fresh_until: Instant, usable_until: Instant, is_refreshing: bool },
+    Known {
+        value: V,
+        fresh_until: Instant,
+        usable_until: Instant,
+        is_refreshing: bool,
+    },
     Asking(Pending<V>),
 }
 
 /// See the module. Clones share it.
-pub struct Cache<K, V> {
+pub(crate) struct Cache<K, V> {
     slots: Arc<Mutex<HashMap<K, Slot<V>>>>,
     capacity: usize,
 }
 
 impl<K, V> Clone for Cache<K, V> {
     fn clone(&self) -> Self {
-        Self { slots: Arc::clone(&self.slots), capacity: self.capacity }
+        Self {
+            slots: Arc::clone(&self.slots),
+            capacity: self.capacity,
+        }
     }
 }
 
 impl<K, V> std::fmt::Debug for Cache<K, V> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Cache").field("capacity", &self.capacity).finish_non_exhaustive()
+        f.debug_struct("Cache")
+            .field("capacity", &self.capacity)
+            .finish_non_exhaustive()
     }
 }
 
@@ -58,22 +68,35 @@ where
     V: Clone + Send + Sync + 'static,
 {
     /// An empty cache of at most `capacity` answers.
-    pub fn new(capacity: usize) -> Self {
-        Self { slots: Arc::default(), capacity }
+    pub(crate) fn new(capacity: usize) -> Self {
+        Self {
+            slots: Arc::default(),
+            capacity,
+        }
     }
 
     /// The answer for a key: the kept one, the one that is under way, or a new one from `ask`.
     ///
     /// # Errors
     /// What `ask` returned, to everyone who waited for it.
-    pub async fn get<F>(&self, key: K, now: Instant, ask: impl FnOnce() -> F) -> Result<V, NoAnswer>
+    pub(crate) async fn get<F>(
+        &self,
+        key: K,
+        now: Instant,
+        ask: impl FnOnce() -> F,
+    ) -> Result<V, NoAnswer>
     where
         F: Future<Output = Result<(V, Keep), NoAnswer>> + Send + 'static,
     {
         let pending = {
             let mut slots = self.slots.lock();
             match slots.get_mut(&key) {
-                Some(Slot::Known { value, fresh_until, usable_until, is_refreshing }) if now < *usable_until => {
+                Some(Slot::Known {
+                    value,
+                    fresh_until,
+                    usable_until,
+                    is_refreshing,
+                }) if now < *usable_until => {
                     let value = value.clone();
                     if now >= *fresh_until && !*is_refreshing {
                         *is_refreshing = true;
@@ -85,7 +108,10 @@ where
                 Some(Slot::Known { .. }) | None => {
                     self.make_room(&mut slots, now);
                     let task = tokio::spawn(self.clone().settle(key.clone(), ask()));
-                    let pending = async move { task.await.unwrap_or_else(|_| Err(NoAnswer(Arc::from("the review was cut off")))) };
+                    let pending = async move {
+                        task.await
+                            .unwrap_or_else(|_| Err(NoAnswer(Arc::from("the review was cut off"))))
+                    };
                     let pending = pending.boxed().shared();
                     // The task needs the lock to settle, so it cannot be over before this.
                     slots.insert(key, Slot::Asking(pending.clone()));
@@ -105,8 +131,12 @@ where
         match answer {
             Ok((value, keep)) => {
                 let fresh_until = Instant::now() + keep.fresh;
-                let known =
-                    Slot::Known { value: value.clone(), fresh_until, usable_until: fresh_until + keep.stretch, is_refreshing: false };
+                let known = Slot::Known {
+                    value: value.clone(),
+                    fresh_until,
+                    usable_until: fresh_until + keep.stretch,
+                    is_refreshing: false,
+                };
                 slots.insert(key, known);
                 Ok(value)
             }
@@ -130,7 +160,10 @@ where
             Slot::Asking(_) => true,
         });
         if slots.len() >= self.capacity {
-            let victim = slots.iter().find(|(_, slot)| matches!(slot, Slot::Known { .. })).map(|(key, _)| key.clone());
+            let victim = slots
+                .iter()
+                .find(|(_, slot)| matches!(slot, Slot::Known { .. }))
+                .map(|(key, _)| key.clone());
             if let Some(victim) = victim {
                 slots.remove(&victim);
             }
@@ -155,43 +188,96 @@ mod tests {
     async fn identical_questions_are_asked_once() {
         let cache: Cache<&str, usize> = Cache::new(10);
         let asked = Arc::new(AtomicUsize::new(0));
-        let keep = Keep { fresh: SECOND, stretch: Duration::ZERO };
+        let keep = Keep {
+            fresh: SECOND,
+            stretch: Duration::ZERO,
+        };
         let now = Instant::now();
         let askers = (0..20).map(|_| cache.get("a", now, || answer(Arc::clone(&asked), keep)));
         let answers = futures::future::join_all(askers).await;
         assert!(answers.into_iter().all(|answer| answer == Ok(0)));
-        assert_eq!(cache.get("a", now, || answer(Arc::clone(&asked), keep)).await, Ok(0));
-        assert_eq!(cache.get("b", now, || answer(Arc::clone(&asked), keep)).await, Ok(1));
+        assert_eq!(
+            cache
+                .get("a", now, || answer(Arc::clone(&asked), keep))
+                .await,
+            Ok(0)
+        );
+        assert_eq!(
+            cache
+                .get("b", now, || answer(Arc::clone(&asked), keep))
+                .await,
+            Ok(1)
+        );
     }
 
     #[tokio::test]
     async fn an_old_answer_is_used_only_while_it_is_stretched_and_renewed() {
         let cache: Cache<&str, usize> = Cache::new(10);
         let asked = Arc::new(AtomicUsize::new(0));
-        let keep = Keep { fresh: 10 * SECOND, stretch: 10 * SECOND };
+        let keep = Keep {
+            fresh: 10 * SECOND,
+            stretch: 10 * SECOND,
+        };
         let start = Instant::now();
-        assert_eq!(cache.get("a", start, || answer(Arc::clone(&asked), keep)).await, Ok(0));
+        assert_eq!(
+            cache
+                .get("a", start, || answer(Arc::clone(&asked), keep))
+                .await,
+            Ok(0)
+        );
         let failing = || async { Err(NoAnswer(Arc::from("down"))) };
-        assert_eq!(cache.get("a", start + 15 * SECOND, failing).await, Ok(0), "stretched while the reviewer is down");
-        assert_eq!(cache.get("a", start + 21 * SECOND, failing).await, Err(NoAnswer(Arc::from("down"))));
-        assert_eq!(cache.get("a", start + 21 * SECOND, || answer(Arc::clone(&asked), keep)).await, Ok(1));
+        assert_eq!(
+            cache.get("a", start + 15 * SECOND, failing).await,
+            Ok(0),
+            "stretched while the reviewer is down"
+        );
+        assert_eq!(
+            cache.get("a", start + 21 * SECOND, failing).await,
+            Err(NoAnswer(Arc::from("down")))
+        );
+        assert_eq!(
+            cache
+                .get("a", start + 21 * SECOND, || answer(
+                    Arc::clone(&asked),
+                    keep
+                ))
+                .await,
+            Ok(1)
+        );
     }
 
     #[tokio::test]
     async fn errors_are_not_kept() {
         let cache: Cache<&str, usize> = Cache::new(10);
         let now = Instant::now();
-        assert!(cache.get("a", now, || async { Err(NoAnswer(Arc::from("down"))) }).await.is_err());
-        let keep = Keep { fresh: SECOND, stretch: Duration::ZERO };
-        assert_eq!(cache.get("a", now, || async move { Ok((7, keep)) }).await, Ok(7));
+        assert!(
+            cache
+                .get("a", now, || async { Err(NoAnswer(Arc::from("down"))) })
+                .await
+                .is_err()
+        );
+        let keep = Keep {
+            fresh: SECOND,
+            stretch: Duration::ZERO,
+        };
+        assert_eq!(
+            cache.get("a", now, || async move { Ok((7, keep)) }).await,
+            Ok(7)
+        );
     }
 
     #[tokio::test]
     async fn the_number_of_answers_is_bounded() {
         let cache: Cache<usize, usize> = Cache::new(8);
-        let keep = Keep { fresh: 100 * SECOND, stretch: Duration::ZERO };
+        let keep = Keep {
+            fresh: 100 * SECOND,
+            stretch: Duration::ZERO,
+        };
         for key in 0..100 {
-            cache.get(key, Instant::now(), || async move { Ok((key, keep)) }).await.unwrap();
+            cache
+                .get(key, Instant::now(), || async move { Ok((key, keep)) })
+                .await
+                .unwrap();
         }
         assert!(cache.slots.lock().len() <= 8);
     }

@@ -18,7 +18,7 @@ use crate::wanted;
 
 /// The documents.
 #[derive(Debug)]
-pub struct Discovery {
+pub(crate) struct Discovery {
     index: String,
     groups: String,
     group: String,
@@ -37,7 +37,7 @@ struct Aggregated {
 
 /// Which document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Document {
+pub(crate) enum Document {
     /// The paths.
     Index,
     /// The groups, in the form that the client prefers.
@@ -51,7 +51,7 @@ pub enum Document {
 }
 
 /// The names that are listed: every metric with a name of its own.
-pub fn listed_metrics() -> Vec<String> {
+pub(crate) fn listed_metrics() -> Vec<String> {
     let mut names: Vec<String> = Metric::all().iter().map(ToString::to_string).collect();
     names.push(wanted::METRIC.to_owned());
     names
@@ -59,7 +59,7 @@ pub fn listed_metrics() -> Vec<String> {
 
 impl Discovery {
     /// Makes the documents.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let names = listed_metrics();
         let version = json!({"groupVersion": format!("{GROUP}/{VERSION}"), "version": VERSION});
         let group = json!({"name": GROUP, "versions": [version], "preferredVersion": version});
@@ -90,13 +90,23 @@ impl Discovery {
     ///
     /// # Errors
     /// 406 when none of its forms is acceptable.
-    pub fn serve(&self, document: &Allowed<Document>, headers: &HeaderMap) -> Result<Response, Refusal> {
+    pub(crate) fn serve(
+        &self,
+        document: &Allowed<Document>,
+        headers: &HeaderMap,
+    ) -> Result<Response, Refusal> {
         let body = match document.get() {
-            Document::Groups => match negotiate::discovery_form(headers).ok_or_else(Refusal::not_acceptable)? {
-                DiscoveryForm::Aggregated(AggregatedVersion::V2) => return Ok(self.aggregated.serve(headers)),
-                DiscoveryForm::Aggregated(AggregatedVersion::V2Beta1) => return Ok(self.aggregated_beta.serve(headers)),
-                DiscoveryForm::Groups => &self.groups,
-            },
+            Document::Groups => {
+                match negotiate::discovery_form(headers).ok_or_else(Refusal::not_acceptable)? {
+                    DiscoveryForm::Aggregated(AggregatedVersion::V2) => {
+                        return Ok(self.aggregated.serve(headers));
+                    }
+                    DiscoveryForm::Aggregated(AggregatedVersion::V2Beta1) => {
+                        return Ok(self.aggregated_beta.serve(headers));
+                    }
+                    DiscoveryForm::Groups => &self.groups,
+                }
+            }
             Document::Index => &self.index,
             Document::Group => &self.group,
             Document::Resources => &self.resources,
@@ -105,7 +115,11 @@ impl Discovery {
         if !negotiate::accepts_json(headers) {
             return Err(Refusal::not_acceptable());
         }
-        Ok(([(CONTENT_TYPE, "application/json"), (VARY, "Accept")], body.clone()).into_response())
+        Ok((
+            [(CONTENT_TYPE, "application/json"), (VARY, "Accept")],
+            body.clone(),
+        )
+            .into_response())
     }
 }
 
@@ -130,8 +144,13 @@ impl Aggregated {
         .to_string();
         let value = |text: String| HeaderValue::try_from(text).expect("digits and names");
         Self {
-            etag: value(format!("\"{}\"", crypto::hex(&crypto::sha256(&[body.as_bytes()])))),
-            content_type: value(format!("application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList")),
+            etag: value(format!(
+                "\"{}\"",
+                crypto::hex(&crypto::sha256(&[body.as_bytes()]))
+            )),
+            content_type: value(format!(
+                "application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"
+            )),
             body,
         }
     }
@@ -147,7 +166,9 @@ impl Aggregated {
             StatusCode::NOT_MODIFIED.into_response()
         } else {
             let mut response = self.body.clone().into_response();
-            response.headers_mut().insert(CONTENT_TYPE, self.content_type.clone());
+            response
+                .headers_mut()
+                .insert(CONTENT_TYPE, self.content_type.clone());
             response
         };
         let headers = response.headers_mut();
@@ -173,11 +194,22 @@ mod tests {
     use super::*;
 
     async fn body(response: Response) -> Vec<u8> {
-        response.into_body().collect().await.unwrap().to_bytes().to_vec()
+        response
+            .into_body()
+            .collect()
+            .await
+            .unwrap()
+            .to_bytes()
+            .to_vec()
     }
 
     async fn fetch(document: Document) -> Vec<u8> {
-        body(Discovery::new().serve(&Allowed::for_tests(document), &HeaderMap::new()).unwrap()).await
+        body(
+            Discovery::new()
+                .serve(&Allowed::for_tests(document), &HeaderMap::new())
+                .unwrap(),
+        )
+        .await
     }
 
     fn accept(value: &'static str) -> HeaderMap {
@@ -190,12 +222,24 @@ mod tests {
         assert_eq!(groups.groups[0].name, GROUP);
         let group: APIGroup = serde_json::from_slice(&fetch(Document::Group).await).unwrap();
         assert_eq!(group.preferred_version.unwrap().version, VERSION);
-        let resources: APIResourceList = serde_json::from_slice(&fetch(Document::Resources).await).unwrap();
+        let resources: APIResourceList =
+            serde_json::from_slice(&fetch(Document::Resources).await).unwrap();
         assert_eq!(resources.group_version, "external.metrics.k8s.io/v1beta1");
-        let names: Vec<_> = resources.resources.iter().map(|resource| resource.name.as_str()).collect();
-        assert!(names.contains(&"coppice_requests_waiting") && names.contains(&"coppice_wanted_replicas"));
+        let names: Vec<_> = resources
+            .resources
+            .iter()
+            .map(|resource| resource.name.as_str())
+            .collect();
+        assert!(
+            names.contains(&"coppice_requests_waiting")
+                && names.contains(&"coppice_wanted_replicas")
+        );
         for resource in &resources.resources {
-            assert!(resource.namespaced && resource.kind == "ExternalMetricValueList" && resource.verbs == ["get"]);
+            assert!(
+                resource.namespaced
+                    && resource.kind == "ExternalMetricValueList"
+                    && resource.verbs == ["get"]
+            );
             assert_eq!(resource.name, resource.name.to_lowercase());
         }
     }
@@ -204,7 +248,8 @@ mod tests {
     async fn aggregated_discovery_lists_the_same_metrics_and_is_known_by_its_tag() {
         let discovery = Discovery::new();
         let groups = Allowed::for_tests(Document::Groups);
-        let headers = accept("application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList");
+        let headers =
+            accept("application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList");
         let response = discovery.serve(&groups, &headers).unwrap();
         assert_eq!(
             response.headers()[CONTENT_TYPE],
@@ -213,9 +258,15 @@ mod tests {
         assert_eq!(response.headers()[VARY], "Accept");
         let etag = response.headers()[ETAG].clone();
         let document: Value = serde_json::from_slice(&body(response).await).unwrap();
-        let resources = document["items"][0]["versions"][0]["resources"].as_array().unwrap();
+        let resources = document["items"][0]["versions"][0]["resources"]
+            .as_array()
+            .unwrap();
         assert_eq!(resources.len(), listed_metrics().len());
-        assert!(resources.iter().all(|resource| resource["responseKind"]["kind"] == "ExternalMetricValueList"));
+        assert!(
+            resources
+                .iter()
+                .all(|resource| resource["responseKind"]["kind"] == "ExternalMetricValueList")
+        );
 
         let mut again = headers;
         again.insert(IF_NONE_MATCH, etag);
@@ -228,8 +279,11 @@ mod tests {
     async fn older_clusters_get_the_beta_form_and_others_a_refusal() {
         let discovery = Discovery::new();
         let groups = Allowed::for_tests(Document::Groups);
-        let headers = accept("application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList");
-        let document: Value = serde_json::from_slice(&body(discovery.serve(&groups, &headers).unwrap()).await).unwrap();
+        let headers =
+            accept("application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList");
+        let document: Value =
+            serde_json::from_slice(&body(discovery.serve(&groups, &headers).unwrap()).await)
+                .unwrap();
         assert_eq!(document["apiVersion"], "apidiscovery.k8s.io/v2beta1");
         let refusal = discovery.serve(&groups, &accept("text/html")).unwrap_err();
         assert_eq!(refusal.code(), StatusCode::NOT_ACCEPTABLE);

@@ -10,14 +10,15 @@ use kube::Client;
 use kube::client::Body;
 use parking_lot::Mutex;
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair, date_time_ymd,
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
+    KeyPair, date_time_ymd,
 };
 use rustls::pki_types::CertificateDer;
 use serde_json::{Value, json};
 
 /// Answers `TokenReview` and `SubjectAccessReview`, and counts them.
 #[derive(Debug, Clone, Default)]
-pub struct FakeApi {
+pub(crate) struct FakeApi {
     pub is_down: Arc<AtomicBool>,
     pub asked: Arc<AtomicUsize>,
     /// The reviews' specs, in order.
@@ -27,7 +28,7 @@ pub struct FakeApi {
 }
 
 impl FakeApi {
-    pub fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> Client {
         let api = self.clone();
         let service = tower::service_fn(move |request: Request<Body>| {
             let api = api.clone();
@@ -48,7 +49,9 @@ impl FakeApi {
         self.seen.lock().push(review["spec"].clone());
         review["status"] = if path.ends_with("/tokenreviews") {
             match review["spec"]["token"].as_str() {
-                Some("good") => json!({"authenticated": true, "user": {"username": "token-user", "groups": ["token-group"]}}),
+                Some("good") => {
+                    json!({"authenticated": true, "user": {"username": "token-user", "groups": ["token-group"]}})
+                }
                 _ => json!({"authenticated": false, "error": "invalid bearer token"}),
             }
         } else {
@@ -60,17 +63,20 @@ impl FakeApi {
 }
 
 fn respond(code: StatusCode, body: &Value) -> Response<Body> {
-    Response::builder().status(code).body(Body::from(body.to_string().into_bytes())).unwrap()
+    Response::builder()
+        .status(code)
+        .body(Body::from(body.to_string().into_bytes()))
+        .unwrap()
 }
 
 /// A certificate authority.
-pub struct TestCa {
+pub(crate) struct TestCa {
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
 
 /// What is special about a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Flaw {
+pub(crate) enum Flaw {
     None,
     Expired,
     /// For servers only.
@@ -78,23 +84,34 @@ pub enum Flaw {
 }
 
 impl TestCa {
-    pub fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        Self { issuer: CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap() }
+        Self {
+            issuer: CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap(),
+        }
     }
 
-    pub fn pem(&self) -> String {
+    pub(crate) fn pem(&self) -> String {
         self.issuer.pem()
     }
 
-    pub fn issue(&self, common_name: &str, organizations: &[&str], flaw: Flaw) -> CertificateDer<'static> {
+    pub(crate) fn issue(
+        &self,
+        common_name: &str,
+        organizations: &[&str],
+        flaw: Flaw,
+    ) -> CertificateDer<'static> {
         let mut params = CertificateParams::default();
         params.distinguished_name = rcgen::DistinguishedName::new();
-        params.distinguished_name.push(DnType::CommonName, common_name);
+        params
+            .distinguished_name
+            .push(DnType::CommonName, common_name);
         for organization in organizations {
-            params.distinguished_name.push(DnType::OrganizationName, *organization);
+            params
+                .distinguished_name
+                .push(DnType::OrganizationName, *organization);
         }
         params.extended_key_usages = match flaw {
             Flaw::NotForClients => vec![ExtendedKeyUsagePurpose::ServerAuth],
@@ -109,12 +126,15 @@ impl TestCa {
 }
 
 /// The peer of a connection with these certificates.
-pub fn peer(certificates: &[CertificateDer<'static>]) -> Peer {
-    Peer { address: "127.0.0.1:1".parse().unwrap(), certificates: certificates.into() }
+pub(crate) fn peer(certificates: &[CertificateDer<'static>]) -> Peer {
+    Peer {
+        address: "127.0.0.1:1".parse().unwrap(),
+        certificates: certificates.into(),
+    }
 }
 
 /// Headers by name and value; several values of one name stay several.
-pub fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+pub(crate) fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for (name, value) in pairs {
         headers.append(*name, value.parse().unwrap());

@@ -14,26 +14,49 @@ use crate::wire::{Explanation, ExternalMetricValueList};
 ///
 /// # Errors
 /// When the adapter or the API server refuses, and when the metric has no value: the text says why, endpoint by endpoint.
-pub async fn get(args: &GetArgs, kube: &client::KubeArgs) -> anyhow::Result<String> {
+pub(crate) async fn get(args: &GetArgs, kube: &client::KubeArgs) -> anyhow::Result<String> {
     let client = client::connect(kube).await?;
-    let namespace = args.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
-    let base = format!("/apis/{GROUP}/{VERSION}/namespaces/{}/{}", encode(&namespace), encode(&args.metric));
+    let namespace = args
+        .namespace
+        .clone()
+        .unwrap_or_else(|| client.default_namespace().to_owned());
+    let base = format!(
+        "/apis/{GROUP}/{VERSION}/namespaces/{}/{}",
+        encode(&namespace),
+        encode(&args.metric)
+    );
     let query = format!("labelSelector={}", encode(&args.selector));
     if args.metric.eq_ignore_ascii_case(wanted::METRIC) {
         let list: ExternalMetricValueList = fetch(&client, &format!("{base}?{query}")).await?;
-        return if args.json { Ok(serde_json::to_string_pretty(&list)?) } else { Ok(render_values(&list)) };
+        return if args.json {
+            Ok(serde_json::to_string_pretty(&list)?)
+        } else {
+            Ok(render_values(&list))
+        };
     }
     let explanation: Explanation = fetch(&client, &format!("{base}/{EXPLAIN}?{query}")).await?;
-    let text = if args.json { serde_json::to_string_pretty(&explanation)? } else { render(&explanation) };
+    let text = if args.json {
+        serde_json::to_string_pretty(&explanation)?
+    } else {
+        render(&explanation)
+    };
     if explanation.answer.is_none() && !args.json {
         bail!("{text}");
     }
     Ok(text)
 }
 
-async fn fetch<T: serde::de::DeserializeOwned>(client: &kube::Client, path: &str) -> anyhow::Result<T> {
-    let request = http::Request::get(path).body(Vec::new()).context("the metric's name cannot be in a path")?;
-    client.request(request).await.map_err(|error| anyhow::anyhow!(error))
+async fn fetch<T: serde::de::DeserializeOwned>(
+    client: &kube::Client,
+    path: &str,
+) -> anyhow::Result<T> {
+    let request = http::Request::get(path)
+        .body(Vec::new())
+        .context("the metric's name cannot be in a path")?;
+    client
+        .request(request)
+        .await
+        .map_err(|error| anyhow::anyhow!(error))
 }
 
 /// Everything that is not plainly allowed in a path or query is escaped.
@@ -41,7 +64,9 @@ fn encode(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {
         match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => encoded.push(char::from(byte)),
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
+                encoded.push(char::from(byte))
+            }
             other => encoded.push_str(&format!("%{other:02X}")),
         }
     }
@@ -50,27 +75,43 @@ fn encode(text: &str) -> String {
 
 fn render_values(list: &ExternalMetricValueList) -> String {
     let mut table = Table::new();
-    table.load_preset(NOTHING).set_header(["METRIC", "VALUE", "MEASURED", "LABELS"]);
+    table
+        .load_style(NOTHING)
+        .set_header(["METRIC", "VALUE", "MEASURED", "LABELS"]);
     for item in &list.items {
-        table.add_row([item.metric_name.clone(), item.value.clone(), item.timestamp.to_string(), labels(&item.metric_labels)]);
+        table.add_row([
+            item.metric_name.clone(),
+            item.value.clone(),
+            item.timestamp.to_string(),
+            labels(&item.metric_labels),
+        ]);
     }
     table.trim_fmt()
 }
 
 fn render(explanation: &Explanation) -> String {
-    let mut text = format!("{} in namespace {}", explanation.metric, explanation.namespace);
+    let mut text = format!(
+        "{} in namespace {}",
+        explanation.metric, explanation.namespace
+    );
     if !explanation.selector.is_empty() {
         text.push_str(&format!(", {}", explanation.selector));
     }
     text.push('\n');
     if let Some(answer) = &explanation.answer {
-        text.push_str(&format!("value      {} (sent as {})\n", answer.value, answer.quantity));
+        text.push_str(&format!(
+            "value      {} (sent as {})\n",
+            answer.value, answer.quantity
+        ));
         text.push_str(&format!("age        {}\n", seconds(answer.age_seconds)));
         if let Some(window) = answer.window_seconds {
             text.push_str(&format!("window     {}\n", seconds(window)));
         }
         text.push_str(&format!("rule       {}\n", answer.rule));
-        text.push_str(&format!("endpoints  {} of {} contribute\n", answer.contributing, answer.live));
+        text.push_str(&format!(
+            "endpoints  {} of {} contribute\n",
+            answer.contributing, answer.live
+        ));
         if !answer.labels.is_empty() {
             text.push_str(&format!("labels     {}\n", labels(&answer.labels)));
         }
@@ -83,11 +124,15 @@ fn render(explanation: &Explanation) -> String {
     }
     if !explanation.endpoints.is_empty() {
         let mut table = Table::new();
-        table.load_preset(NOTHING).set_header(["ENDPOINT", "VALUE", "AGE", "MISSING"]);
+        table
+            .load_style(NOTHING)
+            .set_header(["ENDPOINT", "VALUE", "AGE", "MISSING"]);
         for endpoint in &explanation.endpoints {
             table.add_row([
                 endpoint.pod.clone(),
-                endpoint.value.map_or_else(|| "-".to_owned(), |value| value.to_string()),
+                endpoint
+                    .value
+                    .map_or_else(|| "-".to_owned(), |value| value.to_string()),
                 endpoint.age_seconds.map_or_else(|| "-".to_owned(), seconds),
                 endpoint.missing.clone().unwrap_or_default(),
             ]);
@@ -103,7 +148,11 @@ fn seconds(count: f64) -> String {
 }
 
 fn labels(labels: &std::collections::BTreeMap<String, String>) -> String {
-    labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",")
+    labels
+        .iter()
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect::<Vec<_>>()
+        .join(",")
 }
 
 #[cfg(test)]
@@ -113,7 +162,10 @@ mod tests {
 
     #[test]
     fn names_and_selectors_are_escaped() {
-        assert_eq!(encode("vllm:num_requests_waiting"), "vllm%3Anum_requests_waiting");
+        assert_eq!(
+            encode("vllm:num_requests_waiting"),
+            "vllm%3Anum_requests_waiting"
+        );
         assert_eq!(encode("model in (a,b)"), "model%20in%20%28a%2Cb%29");
     }
 
@@ -136,8 +188,18 @@ mod tests {
             }),
             missing: None,
             endpoints: vec![
-                ExplainedEndpoint { pod: "serving/a".into(), value: Some(2.0), age_seconds: Some(1.0), missing: None },
-                ExplainedEndpoint { pod: "serving/b".into(), value: None, age_seconds: None, missing: Some("not scraped yet".into()) },
+                ExplainedEndpoint {
+                    pod: "serving/a".into(),
+                    value: Some(2.0),
+                    age_seconds: Some(1.0),
+                    missing: None,
+                },
+                ExplainedEndpoint {
+                    pod: "serving/b".into(),
+                    value: None,
+                    age_seconds: None,
+                    missing: Some("not scraped yet".into()),
+                },
             ],
         };
         insta::assert_snapshot!(render(&explanation));

@@ -11,7 +11,7 @@ use prometheus_client::registry::Registry;
 
 /// Counts of the secure endpoint.
 #[derive(Debug, Clone)]
-pub struct RequestMetrics {
+pub(crate) struct RequestMetrics {
     requests: Family<RequestLabels, Counter>,
     duration: Family<KindLabels, Histogram>,
     in_flight: Gauge,
@@ -31,7 +31,7 @@ struct KindLabels {
 
 /// Kinds of requests. Names of metrics are no label: callers choose them freely.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// A metric's value.
     Value,
     /// How a value came about.
@@ -55,48 +55,72 @@ impl Kind {
 
 impl RequestMetrics {
     /// Registers under the prefix of the registry, `adapter`.
-    pub fn register(registry: &mut Registry) -> Self {
+    pub(crate) fn register(registry: &mut Registry) -> Self {
         let metrics = Self {
             requests: Family::default(),
-            duration: Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.000_25, 4.0, 8))),
+            duration: Family::new_with_constructor(|| {
+                Histogram::new(exponential_buckets(0.000_25, 4.0, 8))
+            }),
             in_flight: Gauge::default(),
             certificate_expiry: Gauge::default(),
         };
-        registry.register("requests", "Requests answered, by kind and code", metrics.requests.clone());
-        registry.register("request_duration_seconds", "Time to answer a request, reviews included", metrics.duration.clone());
-        registry.register("requests_in_flight", "Requests being answered", metrics.in_flight.clone());
+        registry.register(
+            "requests",
+            "Requests answered, by kind and code",
+            metrics.requests.clone(),
+        );
+        registry.register(
+            "request_duration_seconds",
+            "Time to answer a request, reviews included",
+            metrics.duration.clone(),
+        );
+        registry.register(
+            "requests_in_flight",
+            "Requests being answered",
+            metrics.in_flight.clone(),
+        );
         registry.register(
             "serving_certificate_expiry_timestamp_seconds",
             "When the serving certificate expires, seconds since 1970",
             metrics.certificate_expiry.clone(),
         );
         for kind in [Kind::Value, Kind::Explanation, Kind::Discovery, Kind::Other] {
-            drop(metrics.requests.get_or_create(&RequestLabels { kind: kind.label(), code: 200 }));
+            drop(metrics.requests.get_or_create(&RequestLabels {
+                kind: kind.label(),
+                code: 200,
+            }));
         }
         metrics
     }
 
     /// A request begins; it ends when the guard is dropped.
-    pub fn begin(&self) -> InFlight {
+    pub(crate) fn begin(&self) -> InFlight {
         self.in_flight.inc();
         InFlight(self.in_flight.clone())
     }
 
     /// A request has been answered.
-    pub fn answered(&self, kind: Kind, code: u16, took: Duration) {
-        self.requests.get_or_create(&RequestLabels { kind: kind.label(), code }).inc();
-        self.duration.get_or_create(&KindLabels { kind: kind.label() }).observe(took.as_secs_f64());
+    pub(crate) fn answered(&self, kind: Kind, code: u16, took: Duration) {
+        self.requests
+            .get_or_create(&RequestLabels {
+                kind: kind.label(),
+                code,
+            })
+            .inc();
+        self.duration
+            .get_or_create(&KindLabels { kind: kind.label() })
+            .observe(took.as_secs_f64());
     }
 
     /// The serving certificate in use.
-    pub fn certificate(&self, not_after: jiff::Timestamp) {
+    pub(crate) fn certificate(&self, not_after: jiff::Timestamp) {
         self.certificate_expiry.set(not_after.as_second());
     }
 }
 
 /// Counts one request in flight while it lives.
 #[derive(Debug)]
-pub struct InFlight(Gauge);
+pub(crate) struct InFlight(Gauge);
 
 impl Drop for InFlight {
     fn drop(&mut self) {

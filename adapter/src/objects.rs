@@ -4,24 +4,28 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Service, ServiceAccount, ServicePort, ServiceSpec};
-use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject};
+use k8s_openapi::api::rbac::v1::{
+    ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::{APIService, APIServiceSpec, ServiceReference};
+use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::{
+    APIService, APIServiceSpec, ServiceReference,
+};
 
 use crate::route::{GROUP, VERSION};
 
 /// Field manager of what the adapter applies, and name of its rights.
-pub const NAME: &str = "coppice-adapter";
+pub(crate) const NAME: &str = "coppice-adapter";
 
 /// Name of the APIService, as the API server wants it.
-pub fn api_service_name() -> String {
+pub(crate) fn api_service_name() -> String {
     format!("{VERSION}.{GROUP}")
 }
 
 /// Where the API server finds the adapter.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ServiceAddress {
+pub(crate) struct ServiceAddress {
     /// Namespace of the Service.
     pub namespace: String,
     /// Its name.
@@ -32,8 +36,10 @@ pub struct ServiceAddress {
 
 impl ServiceAddress {
     /// Host names that a serving certificate must be valid for; the API server verifies the first.
-    pub fn names(&self) -> Vec<String> {
-        let Self { namespace, name, .. } = self;
+    pub(crate) fn names(&self) -> Vec<String> {
+        let Self {
+            namespace, name, ..
+        } = self;
         [
             format!("{name}.{namespace}.svc"),
             format!("{name}.{namespace}.svc.cluster.local"),
@@ -64,13 +70,21 @@ fn metadata(namespace: Option<&str>, name: &str) -> ObjectMeta {
 }
 
 /// The Service of an adapter that runs outside the cluster, reached at a host name.
-pub fn external_service(address: &ServiceAddress, host: &str) -> Service {
-    let spec = ServiceSpec { type_: Some("ExternalName".to_owned()), external_name: Some(host.to_owned()), ..ServiceSpec::default() };
-    Service { metadata: metadata(Some(&address.namespace), &address.name), spec: Some(spec), ..Service::default() }
+pub(crate) fn external_service(address: &ServiceAddress, host: &str) -> Service {
+    let spec = ServiceSpec {
+        type_: Some("ExternalName".to_owned()),
+        external_name: Some(host.to_owned()),
+        ..ServiceSpec::default()
+    };
+    Service {
+        metadata: metadata(Some(&address.namespace), &address.name),
+        spec: Some(spec),
+        ..Service::default()
+    }
 }
 
 /// The Service of an adapter that runs in pods with the label `app.kubernetes.io/name: coppice-adapter`.
-pub fn pod_service(address: &ServiceAddress, target_port: u16) -> Service {
+pub(crate) fn pod_service(address: &ServiceAddress, target_port: u16) -> Service {
     let port = ServicePort {
         name: Some("https".to_owned()),
         port: i32::from(address.port),
@@ -78,12 +92,20 @@ pub fn pod_service(address: &ServiceAddress, target_port: u16) -> Service {
         ..ServicePort::default()
     };
     let selector = BTreeMap::from([("app.kubernetes.io/name".to_owned(), NAME.to_owned())]);
-    let spec = ServiceSpec { selector: Some(selector), ports: Some(vec![port]), ..ServiceSpec::default() };
-    Service { metadata: metadata(Some(&address.namespace), &address.name), spec: Some(spec), ..Service::default() }
+    let spec = ServiceSpec {
+        selector: Some(selector),
+        ports: Some(vec![port]),
+        ..ServiceSpec::default()
+    };
+    Service {
+        metadata: metadata(Some(&address.namespace), &address.name),
+        spec: Some(spec),
+        ..Service::default()
+    }
 }
 
 /// The APIService that gives the group to the adapter. Without a bundle the API server trusts its host's authorities.
-pub fn api_service(address: &ServiceAddress, ca_bundle: Option<&str>) -> APIService {
+pub(crate) fn api_service(address: &ServiceAddress, ca_bundle: Option<&str>) -> APIService {
     let spec = APIServiceSpec {
         group: Some(GROUP.to_owned()),
         version: Some(VERSION.to_owned()),
@@ -97,12 +119,16 @@ pub fn api_service(address: &ServiceAddress, ca_bundle: Option<&str>) -> APIServ
         ca_bundle: ca_bundle.map(|pem| ByteString(pem.as_bytes().to_vec())),
         ..APIServiceSpec::default()
     };
-    APIService { metadata: metadata(None, &api_service_name()), spec: Some(spec), ..APIService::default() }
+    APIService {
+        metadata: metadata(None, &api_service_name()),
+        spec: Some(spec),
+        ..APIService::default()
+    }
 }
 
 /// What the rights are for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RightsFor {
+pub(crate) struct RightsFor {
     /// Namespace of the adapter's service account.
     pub namespace: String,
     /// Its name.
@@ -111,11 +137,13 @@ pub struct RightsFor {
     pub lease_namespace: String,
     /// Whether the adapter registers itself (`serve --register-apiservice`).
     pub registers: bool,
+    /// The Secret in which replicas share a self-issued certificate (`serve --tls-secret`).
+    pub tls_secret: Option<String>,
 }
 
 /// The adapter's rights, and those of the HPA controller and of viewers to its metrics.
 #[derive(Debug, Clone)]
-pub struct Rights {
+pub(crate) struct Rights {
     /// The account that the adapter runs as.
     pub account: ServiceAccount,
     /// Cluster-wide rules.
@@ -129,38 +157,111 @@ pub struct Rights {
 }
 
 /// Makes the rights.
-pub fn rights(who: &RightsFor) -> Rights {
+pub(crate) fn rights(who: &RightsFor) -> Rights {
     let adapter = account(&who.namespace, &who.service_account);
     let mut reads = vec![
         rule(&[""], &["pods"], &["get", "list", "watch"], &[]),
-        rule(&["autoscaling.coppice.dev"], &["scalingpolicies"], &["get", "list", "watch"], &[]),
+        rule(
+            &["autoscaling.coppice.dev"],
+            &["scalingpolicies"],
+            &["get", "list", "watch"],
+            &[],
+        ),
     ];
     if who.registers {
-        reads.push(rule(&["apiregistration.k8s.io"], &["apiservices"], &["get", "list", "watch", "patch"], &[&api_service_name()]));
-        reads.push(rule(&["apiregistration.k8s.io"], &["apiservices"], &["create"], &[]));
+        reads.push(rule(
+            &["apiregistration.k8s.io"],
+            &["apiservices"],
+            &["get", "list", "watch", "patch"],
+            &[&api_service_name()],
+        ));
+        reads.push(rule(
+            &["apiregistration.k8s.io"],
+            &["apiservices"],
+            &["create"],
+            &[],
+        ));
     }
-    let lease = rule(&["coordination.k8s.io"], &["leases"], &["get", "list", "watch"], &[coppice_scaler_api::LEASE_NAME]);
-    let mut roles = vec![role(&who.lease_namespace, "coppice-adapter-lease-reader", vec![lease])];
+    let lease = rule(
+        &["coordination.k8s.io"],
+        &["leases"],
+        &["get", "list", "watch"],
+        &[coppice_scaler_api::LEASE_NAME],
+    );
+    let mut roles = vec![role(
+        &who.lease_namespace,
+        "coppice-adapter-lease-reader",
+        vec![lease],
+    )];
     let mut bindings = vec![
-        binding(&who.lease_namespace, "coppice-adapter-lease-reader", "coppice-adapter-lease-reader", &adapter),
-        binding("kube-system", "coppice-adapter-auth-reader", "extension-apiserver-authentication-reader", &adapter),
+        binding(
+            &who.lease_namespace,
+            "coppice-adapter-lease-reader",
+            "coppice-adapter-lease-reader",
+            &adapter,
+        ),
+        binding(
+            "kube-system",
+            "coppice-adapter-auth-reader",
+            "extension-apiserver-authentication-reader",
+            &adapter,
+        ),
     ];
     if who.registers {
         let rules = vec![rule(&[""], &["services"], &["get", "create", "patch"], &[])];
         roles.push(role(&who.namespace, "coppice-adapter-registrar", rules));
-        bindings.push(binding(&who.namespace, "coppice-adapter-registrar", "coppice-adapter-registrar", &adapter));
+        bindings.push(binding(
+            &who.namespace,
+            "coppice-adapter-registrar",
+            "coppice-adapter-registrar",
+            &adapter,
+        ));
     }
-    let mut viewer = cluster_role("coppice-metrics-viewer", vec![rule(&[GROUP], &["*"], &["get", "list"], &[])]);
-    let aggregate = [("rbac.authorization.k8s.io/aggregate-to-view".to_owned(), "true".to_owned())];
-    viewer.metadata.labels.get_or_insert_default().extend(aggregate);
+    if let Some(secret) = &who.tls_secret {
+        let rules = vec![
+            rule(&[""], &["secrets"], &["get", "update"], &[secret]),
+            rule(&[""], &["secrets"], &["create"], &[]),
+        ];
+        roles.push(role(&who.namespace, "coppice-adapter-certificate", rules));
+        bindings.push(binding(
+            &who.namespace,
+            "coppice-adapter-certificate",
+            "coppice-adapter-certificate",
+            &adapter,
+        ));
+    }
+    let mut viewer = cluster_role(
+        "coppice-metrics-viewer",
+        vec![rule(&[GROUP], &["*"], &["get", "list"], &[])],
+    );
+    let aggregate = [(
+        "rbac.authorization.k8s.io/aggregate-to-view".to_owned(),
+        "true".to_owned(),
+    )];
+    viewer
+        .metadata
+        .labels
+        .get_or_insert_default()
+        .extend(aggregate);
     Rights {
-        account: ServiceAccount { metadata: metadata(Some(&who.namespace), &who.service_account), ..ServiceAccount::default() },
+        account: ServiceAccount {
+            metadata: metadata(Some(&who.namespace), &who.service_account),
+            ..ServiceAccount::default()
+        },
         cluster_roles: vec![cluster_role(NAME, reads), viewer],
         cluster_bindings: vec![
             cluster_binding(NAME, NAME, &adapter),
-            cluster_binding("coppice-adapter-auth-delegator", "system:auth-delegator", &adapter),
+            cluster_binding(
+                "coppice-adapter-auth-delegator",
+                "system:auth-delegator",
+                &adapter,
+            ),
             // Built in for the HPA controller on current clusters; it also covers those that run it under another account.
-            cluster_binding("coppice-metrics-hpa", "coppice-metrics-viewer", &account("kube-system", "horizontal-pod-autoscaler")),
+            cluster_binding(
+                "coppice-metrics-hpa",
+                "coppice-metrics-viewer",
+                &account("kube-system", "horizontal-pod-autoscaler"),
+            ),
         ],
         roles,
         bindings,
@@ -168,7 +269,12 @@ pub fn rights(who: &RightsFor) -> Rights {
 }
 
 fn rule(groups: &[&str], resources: &[&str], verbs: &[&str], names: &[&str]) -> PolicyRule {
-    let list = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+    let list = |texts: &[&str]| {
+        texts
+            .iter()
+            .map(|text| (*text).to_owned())
+            .collect::<Vec<_>>()
+    };
     PolicyRule {
         api_groups: Some(list(groups)),
         resources: Some(list(resources)),
@@ -179,19 +285,35 @@ fn rule(groups: &[&str], resources: &[&str], verbs: &[&str], names: &[&str]) -> 
 }
 
 fn account(namespace: &str, name: &str) -> Subject {
-    Subject { kind: "ServiceAccount".to_owned(), namespace: Some(namespace.to_owned()), name: name.to_owned(), api_group: None }
+    Subject {
+        kind: "ServiceAccount".to_owned(),
+        namespace: Some(namespace.to_owned()),
+        name: name.to_owned(),
+        api_group: None,
+    }
 }
 
 fn cluster_role(name: &str, rules: Vec<PolicyRule>) -> ClusterRole {
-    ClusterRole { metadata: metadata(None, name), rules: Some(rules), ..ClusterRole::default() }
+    ClusterRole {
+        metadata: metadata(None, name),
+        rules: Some(rules),
+        ..ClusterRole::default()
+    }
 }
 
 fn role(namespace: &str, name: &str, rules: Vec<PolicyRule>) -> Role {
-    Role { metadata: metadata(Some(namespace), name), rules: Some(rules) }
+    Role {
+        metadata: metadata(Some(namespace), name),
+        rules: Some(rules),
+    }
 }
 
 fn role_ref(kind: &str, name: &str) -> RoleRef {
-    RoleRef { api_group: "rbac.authorization.k8s.io".to_owned(), kind: kind.to_owned(), name: name.to_owned() }
+    RoleRef {
+        api_group: Some("rbac.authorization.k8s.io".to_owned()),
+        kind: kind.to_owned(),
+        name: name.to_owned(),
+    }
 }
 
 fn cluster_binding(name: &str, role: &str, subject: &Subject) -> ClusterRoleBinding {
@@ -216,16 +338,30 @@ mod tests {
 
     #[test]
     fn the_certificate_is_valid_for_the_name_that_the_api_server_verifies() {
-        let address = ServiceAddress { namespace: "system".into(), name: "adapter".into(), port: 443 };
+        let address = ServiceAddress {
+            namespace: "system".into(),
+            name: "adapter".into(),
+            port: 443,
+        };
         assert_eq!(address.names()[0], "adapter.system.svc");
     }
 
     #[test]
     fn the_api_service_names_the_service_and_carries_the_bundle() {
-        let address = ServiceAddress { namespace: "system".into(), name: "adapter".into(), port: 6443 };
+        let address = ServiceAddress {
+            namespace: "system".into(),
+            name: "adapter".into(),
+            port: 6443,
+        };
         let object = serde_json::to_value(api_service(&address, Some("pem"))).unwrap();
-        assert_eq!(object["metadata"]["name"], "v1beta1.external.metrics.k8s.io");
-        assert_eq!(object["spec"]["service"], serde_json::json!({"namespace": "system", "name": "adapter", "port": 6443}));
+        assert_eq!(
+            object["metadata"]["name"],
+            "v1beta1.external.metrics.k8s.io"
+        );
+        assert_eq!(
+            object["spec"]["service"],
+            serde_json::json!({"namespace": "system", "name": "adapter", "port": 6443})
+        );
         assert_eq!(object["spec"]["caBundle"], "cGVt");
         assert!(object["spec"].get("insecureSkipTLSVerify").is_none());
     }
@@ -237,14 +373,27 @@ mod tests {
             service_account: NAME.into(),
             lease_namespace: "system".into(),
             registers,
+            tls_secret: None,
         };
         let writes = |rights: &Rights| {
-            let cluster = rights.cluster_roles.iter().filter_map(|role| role.rules.clone());
+            let cluster = rights
+                .cluster_roles
+                .iter()
+                .filter_map(|role| role.rules.clone());
             let local = rights.roles.iter().filter_map(|role| role.rules.clone());
             let rules: Vec<PolicyRule> = cluster.chain(local).flatten().collect();
-            rules.iter().any(|rule| rule.verbs.iter().any(|verb| !["get", "list", "watch"].contains(&verb.as_str())))
+            rules.iter().any(|rule| {
+                rule.verbs
+                    .iter()
+                    .any(|verb| !["get", "list", "watch"].contains(&verb.as_str()))
+            })
         };
         assert!(!writes(&rights(&who(false))));
         assert!(writes(&rights(&who(true))));
+        let sharing = RightsFor {
+            tls_secret: Some("cert".into()),
+            ..who(false)
+        };
+        assert!(writes(&rights(&sharing)));
     }
 }

@@ -4,11 +4,11 @@
 //! quantities is not needed here.
 
 /// The greatest value that is sent. Above 9.22e15 the HPA's thousandths no longer fit 64 bits and wrap around, to zero or below.
-pub const MAX: f64 = 9e15;
+pub(crate) const MAX: f64 = 9e15;
 
 /// A quantity to send, and whether the value had to be changed for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Quantity {
+pub(crate) struct Quantity {
     /// The canonical text, with thousandths where the value has a fraction.
     pub text: String,
     /// Why the text is not the value.
@@ -17,7 +17,7 @@ pub struct Quantity {
 
 /// How a value was brought into range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Clamped {
+pub(crate) enum Clamped {
     /// It was below zero, and zero is sent: the HPA takes a negative sum for an overflow and scales to the maximum.
     Negative,
     /// It was above [`MAX`].
@@ -29,12 +29,15 @@ pub enum Clamped {
 /// Thousandths are rounded to the nearest, ties to even, as the HPA computes in thousandths; but a value above zero never becomes 0: it is
 /// at least `1m`, so that a small backlog does not vanish.
 #[must_use]
-pub fn quantity(value: f64) -> Option<Quantity> {
+pub(crate) fn quantity(value: f64) -> Option<Quantity> {
     if !value.is_finite() {
         return None;
     }
     if value < 0.0 {
-        return Some(Quantity { text: "0".to_owned(), clamped: Some(Clamped::Negative) });
+        return Some(Quantity {
+            text: "0".to_owned(),
+            clamped: Some(Clamped::Negative),
+        });
     }
     let clamped = (value > MAX).then_some(Clamped::TooLarge);
     let rounded = (value.min(MAX) * 1000.0).round_ties_even();
@@ -43,7 +46,10 @@ pub fn quantity(value: f64) -> Option<Quantity> {
     if thousandths == 0 && value > 0.0 {
         thousandths = 1;
     }
-    Some(Quantity { text: canonical(thousandths), clamped })
+    Some(Quantity {
+        text: canonical(thousandths),
+        clamped,
+    })
 }
 
 /// The canonical text of thousandths, `0..`.
@@ -96,9 +102,27 @@ mod tests {
 
     #[test]
     fn what_is_out_of_range_is_clamped_and_says_so() {
-        assert_eq!(quantity(-3.0), Some(Quantity { text: "0".into(), clamped: Some(Clamped::Negative) }));
-        assert_eq!(quantity(1e300), Some(Quantity { text: "9P".into(), clamped: Some(Clamped::TooLarge) }));
-        assert_eq!(quantity(9e15), Some(Quantity { text: "9P".into(), clamped: None }));
+        assert_eq!(
+            quantity(-3.0),
+            Some(Quantity {
+                text: "0".into(),
+                clamped: Some(Clamped::Negative)
+            })
+        );
+        assert_eq!(
+            quantity(1e300),
+            Some(Quantity {
+                text: "9P".into(),
+                clamped: Some(Clamped::TooLarge)
+            })
+        );
+        assert_eq!(
+            quantity(9e15),
+            Some(Quantity {
+                text: "9P".into(),
+                clamped: None
+            })
+        );
     }
 
     #[test]
@@ -110,10 +134,24 @@ mod tests {
 
     #[test]
     fn what_is_sent_reads_back_as_the_value_in_thousandths() {
-        for value in [0.0, 0.001, 0.25, 1.0, 7.125, 1234.5, 1e6, 123_456_789.0, 8.999e15] {
-            let read: kube_quantity::ParsedQuantity = text(value).as_str().try_into().expect("a quantity");
+        for value in [
+            0.0,
+            0.001,
+            0.25,
+            1.0,
+            7.125,
+            1234.5,
+            1e6,
+            123_456_789.0,
+            8.999e15,
+        ] {
+            let read: kube_quantity::ParsedQuantity =
+                text(value).as_str().try_into().expect("a quantity");
             let back = read.to_bytes_f64().expect("a number");
-            assert!((back - value).abs() <= 0.0005 + value * 1e-15, "{value} read as {back}");
+            assert!(
+                (back - value).abs() <= 0.0005 + value * 1e-15,
+                "{value} read as {back}"
+            );
         }
     }
 }

@@ -14,11 +14,13 @@ use crate::quantity::{Clamped, quantity};
 use crate::route::{GROUP, MetricPath};
 use crate::status::Refusal;
 use crate::wanted::{self, WantedReplicas};
-use crate::wire::{ExplainedAnswer, ExplainedEndpoint, Explanation, ExternalMetricValue, ExternalMetricValueList};
+use crate::wire::{
+    ExplainedAnswer, ExplainedEndpoint, Explanation, ExternalMetricValue, ExternalMetricValueList,
+};
 
 /// One metric request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MetricRequest {
+pub(crate) struct MetricRequest {
     /// Which metric.
     pub path: MetricPath,
     /// The `labelSelector` parameter; empty selects everything.
@@ -27,7 +29,7 @@ pub struct MetricRequest {
 
 /// What answers come from.
 #[derive(Debug, Clone)]
-pub struct Sources {
+pub(crate) struct Sources {
     /// Scraped signals.
     pub signals: Signals,
     /// The scaler's decisions.
@@ -46,19 +48,29 @@ impl Sources {
     ///
     /// # Errors
     /// 400 for a bad selector, 404 for an unknown metric or one that nothing exposes, 406, 503 when there is no value to be trusted.
-    pub fn value(&self, request: &Allowed<MetricRequest>, headers: &HeaderMap) -> Result<Response, Refusal> {
+    pub(crate) fn value(
+        &self,
+        request: &Allowed<MetricRequest>,
+        headers: &HeaderMap,
+    ) -> Result<Response, Refusal> {
         let form = negotiate::metric_form(headers).ok_or_else(Refusal::not_acceptable)?;
         let request = request.get();
-        let found = self.find(request).map_err(|refusal| refusal.about(GROUP, request.path.name.clone()))?;
+        let found = self
+            .find(request)
+            .map_err(|refusal| refusal.about(GROUP, request.path.name.clone()))?;
         let list = ExternalMetricValueList::new(vec![found.item]);
         let body = match form {
             MetricForm::Json => json_text(&list),
-            MetricForm::Table => list.table(&request.path.namespace, Timestamp::now()).to_string(),
+            MetricForm::Table => list
+                .table(&request.path.namespace, Timestamp::now())
+                .to_string(),
         };
         let mut response = ([(CONTENT_TYPE, "application/json")], body).into_response();
         for warning in found.warnings.iter().take(MAX_WARNINGS) {
             if let Some(value) = warning_header(warning) {
-                response.headers_mut().append(HeaderName::from_static("warning"), value);
+                response
+                    .headers_mut()
+                    .append(HeaderName::from_static("warning"), value);
             }
         }
         Ok(response)
@@ -68,7 +80,11 @@ impl Sources {
     ///
     /// # Errors
     /// As [`Sources::value`], but a missing value is part of the answer.
-    pub fn explain(&self, request: &Allowed<MetricRequest>, headers: &HeaderMap) -> Result<Response, Refusal> {
+    pub(crate) fn explain(
+        &self,
+        request: &Allowed<MetricRequest>,
+        headers: &HeaderMap,
+    ) -> Result<Response, Refusal> {
         if !negotiate::accepts_json(headers) {
             return Err(Refusal::not_acceptable());
         }
@@ -102,21 +118,43 @@ impl Sources {
                 })
                 .collect(),
         };
-        Ok(([(CONTENT_TYPE, "application/json")], json_text(&explanation)).into_response())
+        Ok((
+            [(CONTENT_TYPE, "application/json")],
+            json_text(&explanation),
+        )
+            .into_response())
     }
 
     fn find(&self, request: &MetricRequest) -> Result<Found, Refusal> {
         if is_wanted(request) {
-            let selector: Selector = request.selector.parse().map_err(InvalidQuery::from).map_err(|error| invalid(&error))?;
+            let selector: Selector = request
+                .selector
+                .parse()
+                .map_err(InvalidQuery::from)
+                .map_err(|error| invalid(&error))?;
             let now = Timestamp::now();
-            let wanted = self.wanted.find(&request.path.namespace, &selector, Instant::now(), now)?;
-            return sendable(request, f64::from(wanted.replicas), now, None, wanted.labels, Vec::new());
+            let wanted =
+                self.wanted
+                    .find(&request.path.namespace, &selector, Instant::now(), now)?;
+            return sendable(
+                request,
+                f64::from(wanted.replicas),
+                now,
+                None,
+                wanted.labels,
+                Vec::new(),
+            );
         }
         let query = self.query(request)?;
         match self.signals.query(&query, self.signals.now()) {
-            Ok(Answer { value, timestamp, window, labels, warnings, .. }) => {
-                sendable(request, value, timestamp, window, labels, warnings)
-            }
+            Ok(Answer {
+                value,
+                timestamp,
+                window,
+                labels,
+                warnings,
+                ..
+            }) => sendable(request, value, timestamp, window, labels, warnings),
             Err(missing) => Err(self.refuse(&request.path, &missing)),
         }
     }
@@ -124,7 +162,9 @@ impl Sources {
     fn query(&self, request: &MetricRequest) -> Result<Query, Refusal> {
         let MetricPath { namespace, name } = &request.path;
         if namespace == "*" {
-            return Err(Refusal::not_found("namespace \"*\" does not exist; metrics are served per namespace, name one"));
+            return Err(Refusal::not_found(
+                "namespace \"*\" does not exist; metrics are served per namespace, name one",
+            ));
         }
         Query::parse(name, Some(namespace), &request.selector).map_err(|error| invalid(&error))
     }
@@ -133,7 +173,10 @@ impl Sources {
         let text = format!("{}: {missing}", path.name.to_ascii_lowercase());
         match missing {
             Missing::NoEndpoints { .. } if !self.signals.is_discovered() => {
-                Refusal::unavailable(format!("{}: pods are still being listed", path.name.to_ascii_lowercase()))
+                Refusal::unavailable(format!(
+                    "{}: pods are still being listed",
+                    path.name.to_ascii_lowercase()
+                ))
             }
             Missing::NoEndpoints { .. } | Missing::NotExposed { .. } => Refusal::not_found(text),
             Missing::QuorumNotMet { .. }
@@ -165,12 +208,16 @@ fn sendable(
 ) -> Result<Found, Refusal> {
     let name = &request.path.name;
     let Some(quantity) = quantity(value) else {
-        return Err(Refusal::unavailable(format!("{name}: the value is no finite number")));
+        return Err(Refusal::unavailable(format!(
+            "{name}: the value is no finite number"
+        )));
     };
     match quantity.clamped {
         None => {}
         Some(Clamped::Negative) => warnings.push("the value is below zero, 0 is sent".to_owned()),
-        Some(Clamped::TooLarge) => warnings.push("the value is above 9e15, which is sent instead".to_owned()),
+        Some(Clamped::TooLarge) => {
+            warnings.push("the value is above 9e15, which is sent instead".to_owned())
+        }
     }
     let item = ExternalMetricValue {
         metric_name: name.clone(),
@@ -210,7 +257,11 @@ const MAX_WARNING_BYTES: usize = 256;
 /// `299 - "text"`, as kubectl prints it; `None` when the text cannot be in a header.
 fn warning_header(text: &str) -> Option<HeaderValue> {
     let mut quoted = String::from("299 - \"");
-    for c in text.chars().filter(|c| !c.is_control()).take(MAX_WARNING_BYTES) {
+    for c in text
+        .chars()
+        .filter(|c| !c.is_control())
+        .take(MAX_WARNING_BYTES)
+    {
         if matches!(c, '"' | '\\') {
             quoted.push('\\');
         }
@@ -226,13 +277,31 @@ mod tests {
 
     #[test]
     fn warnings_are_quoted() {
-        assert_eq!(warning_header("2 of 5 \"targets\" missing\n").unwrap(), "299 - \"2 of 5 \\\"targets\\\" missing\"");
+        assert_eq!(
+            warning_header("2 of 5 \"targets\" missing\n").unwrap(),
+            "299 - \"2 of 5 \\\"targets\\\" missing\""
+        );
     }
 
     #[test]
     fn a_value_that_is_no_number_is_refused_and_one_out_of_range_warned_about() {
-        let request = MetricRequest { path: MetricPath { namespace: "a".into(), name: "m".into() }, selector: String::new() };
-        let send = |value| sendable(&request, value, Timestamp::UNIX_EPOCH, None, Default::default(), Vec::new());
+        let request = MetricRequest {
+            path: MetricPath {
+                namespace: "a".into(),
+                name: "m".into(),
+            },
+            selector: String::new(),
+        };
+        let send = |value| {
+            sendable(
+                &request,
+                value,
+                Timestamp::UNIX_EPOCH,
+                None,
+                Default::default(),
+                Vec::new(),
+            )
+        };
         assert_eq!(send(f64::NAN).unwrap_err().code(), 503);
         let found = send(-1.0).unwrap();
         assert_eq!((found.item.value.as_str(), found.warnings.len()), ("0", 1));

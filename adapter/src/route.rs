@@ -7,13 +7,13 @@ use std::borrow::Cow;
 use axum::http::{Method, Uri};
 
 /// The API group that is served.
-pub const GROUP: &str = "external.metrics.k8s.io";
+pub(crate) const GROUP: &str = "external.metrics.k8s.io";
 /// Its version.
-pub const VERSION: &str = "v1beta1";
+pub(crate) const VERSION: &str = "v1beta1";
 
 /// A request, understood.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Route {
+pub(crate) struct Route {
     /// What is asked for.
     pub target: Target,
     /// What rights it takes.
@@ -26,7 +26,7 @@ pub struct Route {
 
 /// What can be asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Target {
+pub(crate) enum Target {
     /// `/`: the paths there are.
     Index,
     /// `/apis`: the groups there are.
@@ -47,7 +47,7 @@ pub enum Target {
 
 /// Which metric is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MetricPath {
+pub(crate) struct MetricPath {
     /// The namespace as in the path.
     pub namespace: String,
     /// The name as in the path; upper and lower case are the same metric.
@@ -56,7 +56,7 @@ pub struct MetricPath {
 
 /// What rights are checked against.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Attributes {
+pub(crate) enum Attributes {
     /// A path that is no resource.
     Path {
         /// The path.
@@ -78,11 +78,11 @@ pub enum Attributes {
 }
 
 /// Path segment that asks how a value came about.
-pub const EXPLAIN: &str = "explain";
+pub(crate) const EXPLAIN: &str = "explain";
 
 impl Route {
     /// Reads a request. `None` when the path or query holds escapes that decode to no text.
-    pub fn parse(method: &Method, uri: &Uri) -> Option<Self> {
+    pub(crate) fn parse(method: &Method, uri: &Uri) -> Option<Self> {
         let segments: Vec<String> = uri
             .path()
             .split('/')
@@ -90,11 +90,24 @@ impl Route {
             .map(|segment| decode(segment, false).map(Cow::into_owned))
             .collect::<Option<_>>()?;
         let parameters = parameters(uri.query().unwrap_or_default())?;
-        let is_watch = parameters.iter().any(|(key, value)| key == "watch" && matches!(value.as_str(), "true" | "1" | ""));
+        let is_watch = parameters
+            .iter()
+            .any(|(key, value)| key == "watch" && matches!(value.as_str(), "true" | "1" | ""));
         let parts: Vec<&str> = segments.iter().map(String::as_str).collect();
         let (target, attributes) = match parts.as_slice() {
-            ["apis", GROUP, VERSION, "namespaces", namespace, metric, rest @ ..] => {
-                let path = MetricPath { namespace: (*namespace).to_owned(), name: (*metric).to_owned() };
+            [
+                "apis",
+                GROUP,
+                VERSION,
+                "namespaces",
+                namespace,
+                metric,
+                rest @ ..,
+            ] => {
+                let path = MetricPath {
+                    namespace: (*namespace).to_owned(),
+                    name: (*metric).to_owned(),
+                };
                 let target = match rest {
                     [] => Target::Metric(path),
                     [EXPLAIN] => Target::Explanation(path),
@@ -102,9 +115,10 @@ impl Route {
                 };
                 (target, resource(method, is_watch, namespace, metric, rest))
             }
-            ["apis", GROUP, VERSION, metric, rest @ ..] => {
-                (Target::Unknown, resource(method, is_watch, "", metric, rest))
-            }
+            ["apis", GROUP, VERSION, metric, rest @ ..] => (
+                Target::Unknown,
+                resource(method, is_watch, "", metric, rest),
+            ),
             other => {
                 let target = match other {
                     [] => Target::Index,
@@ -115,24 +129,44 @@ impl Route {
                     _ => Target::Unknown,
                 };
                 let path = uri.path().to_owned();
-                (target, Attributes::Path { path, verb: method.as_str().to_ascii_lowercase() })
+                (
+                    target,
+                    Attributes::Path {
+                        path,
+                        verb: method.as_str().to_ascii_lowercase(),
+                    },
+                )
             }
         };
-        Some(Self { target, attributes, is_get: method == Method::GET, parameters })
+        Some(Self {
+            target,
+            attributes,
+            is_get: method == Method::GET,
+            parameters,
+        })
     }
 
     /// Whether a watch is asked for, which no metric offers.
-    pub fn is_watch(&self) -> bool {
+    pub(crate) fn is_watch(&self) -> bool {
         matches!(&self.attributes, Attributes::Resource { verb: "watch", .. })
     }
 
     /// The first value of a query parameter.
-    pub fn parameter(&self, key: &str) -> Option<&str> {
-        self.parameters.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
+    pub(crate) fn parameter(&self, key: &str) -> Option<&str> {
+        self.parameters
+            .iter()
+            .find(|(name, _)| name == key)
+            .map(|(_, value)| value.as_str())
     }
 }
 
-fn resource(method: &Method, is_watch: bool, namespace: &str, metric: &str, rest: &[&str]) -> Attributes {
+fn resource(
+    method: &Method,
+    is_watch: bool,
+    namespace: &str,
+    metric: &str,
+    rest: &[&str],
+) -> Attributes {
     let name = rest.first().copied().unwrap_or_default();
     let verb = match *method {
         Method::GET | Method::HEAD if is_watch => "watch",
@@ -159,13 +193,16 @@ fn parameters(query: &str) -> Option<Vec<(String, String)>> {
         .filter(|pair| !pair.is_empty())
         .map(|pair| {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            Some((decode(key, true)?.into_owned(), decode(value, true)?.into_owned()))
+            Some((
+                decode(key, true)?.into_owned(),
+                decode(value, true)?.into_owned(),
+            ))
         })
         .collect()
 }
 
 /// Resolves `%XX`, and `+` as a blank where `is_query`. `None` for a broken escape or bytes that are not UTF-8.
-pub fn decode(text: &str, is_query: bool) -> Option<Cow<'_, str>> {
+pub(crate) fn decode(text: &str, is_query: bool) -> Option<Cow<'_, str>> {
     if !text.contains('%') && !(is_query && text.contains('+')) {
         return Some(Cow::Borrowed(text));
     }
@@ -197,15 +234,26 @@ mod tests {
     }
 
     fn metric(namespace: &str, name: &str) -> MetricPath {
-        MetricPath { namespace: namespace.into(), name: name.into() }
+        MetricPath {
+            namespace: namespace.into(),
+            name: name.into(),
+        }
     }
 
     const BASE: &str = "/apis/external.metrics.k8s.io/v1beta1";
 
     #[test]
     fn a_metric_is_a_resource_with_the_verb_list() {
-        let asked = route("GET", &format!("{BASE}/namespaces/serving/vllm%3ANum_Running?labelSelector=model+in+%28a%2Cb%29&limit=500"));
-        assert_eq!(asked.target, Target::Metric(metric("serving", "vllm:Num_Running")));
+        let asked = route(
+            "GET",
+            &format!(
+                "{BASE}/namespaces/serving/vllm%3ANum_Running?labelSelector=model+in+%28a%2Cb%29&limit=500"
+            ),
+        );
+        assert_eq!(
+            asked.target,
+            Target::Metric(metric("serving", "vllm:Num_Running"))
+        );
         assert_eq!(asked.parameter("labelSelector"), Some("model in (a,b)"));
         let expected = Attributes::Resource {
             namespace: "serving".into(),
@@ -222,14 +270,21 @@ mod tests {
         assert!(route("GET", &format!("{BASE}/namespaces/a/m?watch=true")).is_watch());
         assert!(!route("GET", &format!("{BASE}/namespaces/a/m?watch=false")).is_watch());
         let posted = route("POST", &format!("{BASE}/namespaces/a/m"));
-        assert!(matches!(posted.attributes, Attributes::Resource { verb: "create", .. }));
+        assert!(matches!(
+            posted.attributes,
+            Attributes::Resource { verb: "create", .. }
+        ));
         assert!(!posted.is_get);
     }
 
     #[test]
     fn only_the_namespaced_form_is_a_metric() {
         for path in ["m", "namespaces/a/m/b", "namespaces/a", "namespaces"] {
-            assert_eq!(route("GET", &format!("{BASE}/{path}")).target, Target::Unknown, "{path}");
+            assert_eq!(
+                route("GET", &format!("{BASE}/{path}")).target,
+                Target::Unknown,
+                "{path}"
+            );
         }
         assert_eq!(
             route("GET", &format!("{BASE}/namespaces/a/m/explain")).target,
@@ -251,14 +306,24 @@ mod tests {
         ] {
             let asked = route("GET", path);
             assert_eq!(asked.target, target, "{path}");
-            assert_eq!(asked.attributes, Attributes::Path { path: path.into(), verb: "get".into() });
+            assert_eq!(
+                asked.attributes,
+                Attributes::Path {
+                    path: path.into(),
+                    verb: "get".into()
+                }
+            );
         }
     }
 
     #[test]
     fn broken_escapes_are_refused() {
         for uri in ["/apis/%zz", "/apis/%f", "/apis?x=%ff"] {
-            assert_eq!(Route::parse(&Method::GET, &uri.parse().unwrap()), None, "{uri}");
+            assert_eq!(
+                Route::parse(&Method::GET, &uri.parse().unwrap()),
+                None,
+                "{uri}"
+            );
         }
     }
 }

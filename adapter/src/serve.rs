@@ -7,7 +7,7 @@ use anyhow::Context;
 use coppice_runtime::health::Readiness;
 use coppice_runtime::server::{self, Limits};
 use coppice_runtime::shutdown::Shutdown;
-use coppice_runtime::tls::{ClientAuth, Tls};
+use coppice_runtime::tls::ClientAuth;
 use coppice_runtime::{admin, client};
 use coppice_signals::Signals;
 use prometheus_client::registry::Registry;
@@ -31,7 +31,7 @@ const DRAIN: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Scrapes and serves until told to end.
-pub async fn serve(args: ServeArgs, kube: client::KubeArgs) -> anyhow::Result<()> {
+pub(crate) async fn serve(args: ServeArgs, kube: client::KubeArgs) -> anyhow::Result<()> {
     let shutdown = Shutdown::install().context("cannot listen for signals")?;
     let stop = shutdown.draining();
     let kube = client::connect(&kube).await?;
@@ -40,11 +40,18 @@ pub async fn serve(args: ServeArgs, kube: client::KubeArgs) -> anyhow::Result<()
     let mut registry = Registry::default();
     let own = registry.sub_registry_with_prefix("adapter");
     let metrics = RequestMetrics::register(own);
-    let signals = Signals::new(args.scrape.settings(), coppice_signals::Metrics::register(own))?;
+    let signals = Signals::new(
+        args.scrape.settings(),
+        coppice_signals::Metrics::register(own),
+    )?;
 
     let readiness = Readiness::default();
     readiness.follow(stop.clone());
-    let config = watch_config(kube.clone(), readiness.require("authentication"), stop.clone());
+    let config = watch_config(
+        kube.clone(),
+        readiness.require("authentication"),
+        stop.clone(),
+    );
     let pods = readiness.require("pods");
     pods.set_unmet("pods are still being listed");
 
@@ -52,33 +59,62 @@ pub async fn serve(args: ServeArgs, kube: client::KubeArgs) -> anyhow::Result<()
     let collecting = CancellationToken::new();
     let _collecting = collecting.clone().drop_guard();
     tokio::spawn(signals.clone().run(collecting.clone()));
-    tokio::spawn(coppice_signals::watch_pods(signals.clone(), kube.clone(), args.scrape.pods(), collecting.clone()));
+    tokio::spawn(coppice_signals::watch_pods(
+        signals.clone(),
+        kube.clone(),
+        args.scrape.pods(),
+        collecting.clone(),
+    ));
     let lease_namespace = args.scaler_lease_namespace.as_deref().unwrap_or(&namespace);
-    let wanted = WantedReplicas::watch(&kube, args.scrape.namespace.as_deref(), lease_namespace, &collecting);
+    let wanted = WantedReplicas::watch(
+        &kube,
+        args.scrape.namespace.as_deref(),
+        lease_namespace,
+        &collecting,
+    );
 
     let (listener, bound) = server::bind(args.bind_address).await?;
     let address = args.address(&namespace, bound);
-    let tls = Tls::start(args.tls.source(address.names()), collecting.clone())?;
+    let tls = args
+        .tls
+        .start(address.names(), &kube, &namespace, collecting.clone())
+        .await?;
     let tls_config = tls.server_config(args.tls.tls_min_version, ClientAuth::Requested)?;
     if let Some(registration) = args.registration(&address) {
-        tokio::spawn(register::keep(kube.clone(), registration, tls.ca_bundle(), stop.clone()));
+        tokio::spawn(register::keep(
+            kube.clone(),
+            registration,
+            tls.ca_bundle(),
+            stop.clone(),
+        ));
     }
     let (admin_listener, _) = server::bind(args.admin.admin_address).await?;
 
-    let places = usize::try_from(args.max_requests).context("--max-requests is too large for this machine")?;
+    let places = usize::try_from(args.max_requests)
+        .context("--max-requests is too large for this machine")?;
     let endpoint = Endpoint {
         authenticator: Authenticator::new(config, Tokens::new(kube.clone()), args.anonymous),
         authorizer: Authorizer::new(kube),
         discovery: Discovery::new(),
-        sources: Sources { signals: signals.clone(), wanted },
+        sources: Sources {
+            signals: signals.clone(),
+            wanted,
+        },
         metrics: metrics.clone(),
         places: Arc::new(Semaphore::new(places)),
     };
     let secure = api::router(endpoint, readiness.clone());
     let plain = admin::router(Arc::new(registry), readiness);
-    let limits = Limits { lame_duck: args.shutdown_delay, drain: DRAIN, ..Limits::default() };
+    let limits = Limits {
+        lame_duck: args.shutdown_delay,
+        drain: DRAIN,
+        ..Limits::default()
+    };
     // A long-lived connection of the API server would pin it to one of several adapters.
-    let secure_limits = Limits { connection_age: Some(Duration::from_secs(20 * 60)), ..limits.clone() };
+    let secure_limits = Limits {
+        connection_age: Some(Duration::from_secs(20 * 60)),
+        ..limits.clone()
+    };
 
     let look = async {
         loop {
@@ -98,6 +134,8 @@ pub async fn serve(args: ServeArgs, kube: client::KubeArgs) -> anyhow::Result<()
             () = look => {}
         }
     };
-    shutdown.guard(args.shutdown_delay + DRAIN * 2, work).await?;
+    shutdown
+        .guard(args.shutdown_delay + DRAIN * 2, work)
+        .await?;
     Ok(())
 }

@@ -16,7 +16,7 @@ use crate::register::Registration;
 /// Serves metrics of inference servers to autoscalers
 #[derive(Debug, Clone, clap::Parser)]
 #[command(name = "coppice-adapter", version)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// Logs.
     #[command(flatten)]
     pub log: LogArgs,
@@ -30,7 +30,7 @@ pub struct Arguments {
 
 /// What to do.
 #[derive(Debug, Clone, clap::Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     /// Scrape pods and serve external.metrics.k8s.io
     Serve(Box<ServeArgs>),
     /// Print the Kubernetes objects that the adapter needs: rights, Service, APIService
@@ -41,9 +41,14 @@ pub enum Command {
 
 /// Flags of `serve`.
 #[derive(Debug, Clone, clap::Args)]
-pub struct ServeArgs {
+pub(crate) struct ServeArgs {
     /// Address of the HTTPS endpoint; port 0 takes a free one and logs it
-    #[arg(long, env = "COPPICE_BIND_ADDRESS", default_value = "0.0.0.0:6443", value_name = "ADDRESS:PORT")]
+    #[arg(
+        long,
+        env = "COPPICE_BIND_ADDRESS",
+        default_value = "0.0.0.0:6443",
+        value_name = "ADDRESS:PORT"
+    )]
     pub bind_address: SocketAddr,
     /// Address of /metrics, /healthz and /readyz on plain HTTP.
     #[command(flatten)]
@@ -74,18 +79,29 @@ pub struct ServeArgs {
     pub register_apiservice: bool,
     /// Host under which the API server reaches this process when it runs outside the cluster: with --register-apiservice, a Service of
     /// type ExternalName is kept for it
-    #[arg(long, env = "COPPICE_EXTERNAL_HOST", requires = "register_apiservice", value_name = "HOST")]
+    #[arg(
+        long,
+        env = "COPPICE_EXTERNAL_HOST",
+        requires = "register_apiservice",
+        value_name = "HOST"
+    )]
     pub external_host: Option<String>,
 }
 
 /// Flags about scraping.
 #[derive(Debug, Clone, clap::Args)]
-pub struct ScrapeArgs {
+pub(crate) struct ScrapeArgs {
     /// Namespace whose pods are scraped; without it all namespaces
     #[arg(long, env = "COPPICE_NAMESPACE", value_name = "NAMESPACE")]
     pub namespace: Option<String>,
     /// Label selector of the pods that are scraped; without it all pods that say where their metrics are
-    #[arg(long, env = "COPPICE_POD_SELECTOR", default_value = "", hide_default_value = true, value_name = "SELECTOR")]
+    #[arg(
+        long,
+        env = "COPPICE_POD_SELECTOR",
+        default_value = "",
+        hide_default_value = true,
+        value_name = "SELECTOR"
+    )]
     pub pod_selector: String,
     /// Time between two scrapes of one endpoint
     #[arg(long, env = "COPPICE_SCRAPE_INTERVAL", default_value = "5s", value_parser = positive_duration, value_name = "DURATION")]
@@ -100,13 +116,18 @@ pub struct ScrapeArgs {
     #[arg(long, env = "COPPICE_STALE_AFTER", value_parser = positive_duration, value_name = "DURATION")]
     pub stale_after: Option<Duration>,
     /// Share of the ready endpoints that must have a fresh value, 0 to 1
-    #[arg(long, env = "COPPICE_QUORUM", default_value_t = 0.8, value_name = "SHARE")]
+    #[arg(
+        long,
+        env = "COPPICE_QUORUM",
+        default_value_t = 0.8,
+        value_name = "SHARE"
+    )]
     pub quorum: f64,
 }
 
 /// Flags that name the adapter's Service.
 #[derive(Debug, Clone, clap::Args)]
-pub struct ServiceArgs {
+pub(crate) struct ServiceArgs {
     /// Name of the Service that the APIService names
     #[arg(long, env = "COPPICE_SERVICE_NAME", default_value = NAME, value_name = "NAME")]
     pub service_name: String,
@@ -120,7 +141,7 @@ pub struct ServiceArgs {
 
 /// Flags of `manifests`.
 #[derive(Debug, Clone, clap::Args)]
-pub struct ManifestsArgs {
+pub(crate) struct ManifestsArgs {
     /// Namespace of the adapter
     #[arg(long, default_value = "coppice-system", value_name = "NAMESPACE")]
     pub namespace: String,
@@ -145,6 +166,9 @@ pub struct ManifestsArgs {
     /// Leave the APIService out and give the adapter the right to keep it itself (`serve --register-apiservice`)
     #[arg(long)]
     pub self_registering: bool,
+    /// Secret in which the replicas share a self-issued certificate (`serve --tls-secret`): gives the adapter the rights for it
+    #[arg(long, value_name = "NAME")]
+    pub tls_secret: Option<String>,
     /// Namespace of the scaler's Lease; without it the adapter's
     #[arg(long, value_name = "NAMESPACE")]
     pub scaler_lease_namespace: Option<String>,
@@ -152,14 +176,20 @@ pub struct ManifestsArgs {
 
 /// Flags of `get`.
 #[derive(Debug, Clone, clap::Args)]
-pub struct GetArgs {
+pub(crate) struct GetArgs {
     /// The metric, such as coppice_requests_waiting or vllm:num_requests_waiting
     pub metric: String,
     /// Namespace of the endpoints; without it the one of the kubeconfig's context
     #[arg(long, short, value_name = "NAMESPACE")]
     pub namespace: Option<String>,
     /// Label selector, as in an HPA
-    #[arg(long, short = 'l', default_value = "", hide_default_value = true, value_name = "SELECTOR")]
+    #[arg(
+        long,
+        short = 'l',
+        default_value = "",
+        hide_default_value = true,
+        value_name = "SELECTOR"
+    )]
     pub selector: String,
     /// Print the answer as JSON
     #[arg(long)]
@@ -168,7 +198,7 @@ pub struct GetArgs {
 
 impl ScrapeArgs {
     /// Settings of the collector.
-    pub fn settings(&self) -> coppice_signals::Settings {
+    pub(crate) fn settings(&self) -> coppice_signals::Settings {
         coppice_signals::Settings {
             interval: self.scrape_interval,
             deadline: self.scrape_timeout,
@@ -180,42 +210,63 @@ impl ScrapeArgs {
     }
 
     /// Which pods to watch.
-    pub fn pods(&self) -> PodWatch {
-        PodWatch { namespace: self.namespace.clone(), label_selector: self.pod_selector.clone() }
+    pub(crate) fn pods(&self) -> PodWatch {
+        PodWatch {
+            namespace: self.namespace.clone(),
+            label_selector: self.pod_selector.clone(),
+        }
     }
 }
 
 impl ServeArgs {
     /// The Service's address, when the endpoint listens on `bound`.
-    pub fn address(&self, default_namespace: &str, bound: SocketAddr) -> ServiceAddress {
-        let default_port = if self.external_host.is_some() { bound.port() } else { 443 };
+    pub(crate) fn address(&self, default_namespace: &str, bound: SocketAddr) -> ServiceAddress {
+        let default_port = if self.external_host.is_some() {
+            bound.port()
+        } else {
+            443
+        };
         ServiceAddress {
-            namespace: self.service.service_namespace.clone().unwrap_or_else(|| default_namespace.to_owned()),
+            namespace: self
+                .service
+                .service_namespace
+                .clone()
+                .unwrap_or_else(|| default_namespace.to_owned()),
             name: self.service.service_name.clone(),
             port: self.service.service_port.unwrap_or(default_port),
         }
     }
 
     /// What to register, if anything.
-    pub fn registration(&self, address: &ServiceAddress) -> Option<Registration> {
-        self.register_apiservice
-            .then(|| Registration { address: address.clone(), external_host: self.external_host.clone() })
+    pub(crate) fn registration(&self, address: &ServiceAddress) -> Option<Registration> {
+        self.register_apiservice.then(|| Registration {
+            address: address.clone(),
+            external_host: self.external_host.clone(),
+        })
     }
 }
 
 impl ManifestsArgs {
     /// The Service's address.
-    pub fn address(&self) -> ServiceAddress {
-        ServiceAddress { namespace: self.namespace.clone(), name: self.service.clone(), port: self.port }
+    pub(crate) fn address(&self) -> ServiceAddress {
+        ServiceAddress {
+            namespace: self.namespace.clone(),
+            name: self.service.clone(),
+            port: self.port,
+        }
     }
 
     /// What the rights are for.
-    pub fn rights(&self) -> RightsFor {
+    pub(crate) fn rights(&self) -> RightsFor {
         RightsFor {
             namespace: self.namespace.clone(),
             service_account: self.service_account.clone(),
-            lease_namespace: self.scaler_lease_namespace.clone().unwrap_or_else(|| self.namespace.clone()),
+            lease_namespace: self
+                .scaler_lease_namespace
+                .clone()
+                .unwrap_or_else(|| self.namespace.clone()),
             registers: self.self_registering,
+            tls_secret: self.tls_secret.clone(),
         }
     }
 }
@@ -227,7 +278,9 @@ mod tests {
     use super::*;
 
     fn serve(arguments: &[&str]) -> ServeArgs {
-        let parsed = Arguments::try_parse_from(["coppice-adapter", "serve"].iter().chain(arguments)).expect("valid");
+        let parsed =
+            Arguments::try_parse_from(["coppice-adapter", "serve"].iter().chain(arguments))
+                .expect("valid");
         match parsed.command {
             Command::Serve(serve) => *serve,
             other => panic!("{other:?}"),
@@ -245,14 +298,34 @@ mod tests {
         assert_eq!(serve(&[]).address("system", bound).port, 443);
         let outside = serve(&["--register-apiservice", "--external-host", "localhost"]);
         let address = outside.address("system", bound);
-        assert_eq!(address, ServiceAddress { namespace: "system".into(), name: NAME.into(), port: 7443 });
-        assert_eq!(outside.registration(&address).unwrap().external_host.as_deref(), Some("localhost"));
+        assert_eq!(
+            address,
+            ServiceAddress {
+                namespace: "system".into(),
+                name: NAME.into(),
+                port: 7443
+            }
+        );
+        assert_eq!(
+            outside
+                .registration(&address)
+                .unwrap()
+                .external_host
+                .as_deref(),
+            Some("localhost")
+        );
         assert_eq!(serve(&[]).registration(&address), None);
     }
 
     #[test]
     fn defaults_make_a_collector_that_works() {
-        assert_eq!(serve(&[]).scrape.settings(), coppice_signals::Settings::default());
-        assert!(Arguments::try_parse_from(["coppice-adapter", "serve", "--external-host", "localhost"]).is_err());
+        assert_eq!(
+            serve(&[]).scrape.settings(),
+            coppice_signals::Settings::default()
+        );
+        assert!(
+            Arguments::try_parse_from(["coppice-adapter", "serve", "--external-host", "localhost"])
+                .is_err()
+        );
     }
 }

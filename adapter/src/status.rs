@@ -9,7 +9,7 @@ use serde::Serialize;
 
 /// A refusal of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
+pub(crate) struct Refusal {
     code: StatusCode,
     reason: &'static str,
     message: String,
@@ -24,36 +24,41 @@ struct Details {
 
 impl Refusal {
     fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { code, reason, message: message.into(), details: None }
+        Self {
+            code,
+            reason,
+            message: message.into(),
+            details: None,
+        }
     }
 
     /// 400: the request cannot be understood.
-    pub fn bad_request(message: impl Into<String>) -> Self {
+    pub(crate) fn bad_request(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "BadRequest", message)
     }
 
     /// 401: credentials were presented and are not accepted, or none were and anonymous callers are not served.
-    pub fn unauthorized() -> Self {
+    pub(crate) fn unauthorized() -> Self {
         Self::new(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized")
     }
 
     /// 403: the caller has no right to this.
-    pub fn forbidden(message: impl Into<String>) -> Self {
+    pub(crate) fn forbidden(message: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, "Forbidden", message)
     }
 
     /// 404: no such path or metric, or nothing that it could be measured at.
-    pub fn not_found(message: impl Into<String>) -> Self {
+    pub(crate) fn not_found(message: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, "NotFound", message)
     }
 
     /// 405: the path takes GET only, and no watches.
-    pub fn method_not_allowed(message: impl Into<String>) -> Self {
+    pub(crate) fn method_not_allowed(message: impl Into<String>) -> Self {
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message)
     }
 
     /// 406: none of the accepted media types can be served.
-    pub fn not_acceptable() -> Self {
+    pub(crate) fn not_acceptable() -> Self {
         Self::new(
             StatusCode::NOT_ACCEPTABLE,
             "NotAcceptable",
@@ -62,39 +67,58 @@ impl Refusal {
     }
 
     /// 414: the path and query are longer than anybody needs.
-    pub fn uri_too_long() -> Self {
-        Self::new(StatusCode::URI_TOO_LONG, "RequestURITooLong", "the path and query are longer than 16 KiB")
+    pub(crate) fn uri_too_long() -> Self {
+        Self::new(
+            StatusCode::URI_TOO_LONG,
+            "RequestURITooLong",
+            "the path and query are longer than 16 KiB",
+        )
     }
 
     /// 429: more requests than the configured limit are being answered.
-    pub fn too_many_requests() -> Self {
-        Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", "too many requests are being answered, try again later")
+    pub(crate) fn too_many_requests() -> Self {
+        Self::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            "TooManyRequests",
+            "too many requests are being answered, try again later",
+        )
     }
 
     /// 500: the API server could not be asked about the caller.
-    pub fn internal(message: impl Into<String>) -> Self {
+    pub(crate) fn internal(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)
     }
 
     /// 503: the metric is known and there is no value that could be trusted.
-    pub fn unavailable(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message)
+    pub(crate) fn unavailable(message: impl Into<String>) -> Self {
+        Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "ServiceUnavailable",
+            message,
+        )
     }
 
     /// 504: not answered within the time that a request has.
-    pub fn timeout() -> Self {
-        Self::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", "the request was not answered in time")
+    pub(crate) fn timeout() -> Self {
+        Self::new(
+            StatusCode::GATEWAY_TIMEOUT,
+            "Timeout",
+            "the request was not answered in time",
+        )
     }
 
     /// Names the resource that was asked for.
     #[must_use]
-    pub fn about(mut self, group: &'static str, resource: impl Into<String>) -> Self {
-        self.details = Some(Details { group, kind: resource.into() });
+    pub(crate) fn about(mut self, group: &'static str, resource: impl Into<String>) -> Self {
+        self.details = Some(Details {
+            group,
+            kind: resource.into(),
+        });
         self
     }
 
     /// The HTTP code.
-    pub fn code(&self) -> StatusCode {
+    pub(crate) fn code(&self) -> StatusCode {
         self.code
     }
 }
@@ -110,7 +134,10 @@ impl IntoResponse for Refusal {
         }
         let mut response = (self.code, body.to_string()).into_response();
         let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/json"),
+        );
         if self.code == StatusCode::METHOD_NOT_ALLOWED {
             headers.insert(header::ALLOW, HeaderValue::from_static("GET"));
         }

@@ -24,7 +24,7 @@ use tracing::warn;
 use crate::status::Refusal;
 
 /// The metric's name.
-pub const METRIC: &str = "coppice_wanted_replicas";
+pub(crate) const METRIC: &str = "coppice_wanted_replicas";
 
 /// Selector keys of the metric.
 const POLICY: &str = "policy";
@@ -33,7 +33,7 @@ const SET: &str = "set";
 
 /// The records as last seen. Clones share them.
 #[derive(Debug, Clone)]
-pub struct WantedReplicas {
+pub(crate) struct WantedReplicas {
     state: Arc<Mutex<State>>,
     lease_namespace: Arc<str>,
 }
@@ -62,7 +62,7 @@ struct RoleRecord {
 
 /// A decision, found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
+pub(crate) struct Wanted {
     /// Replicas.
     pub replicas: u32,
     /// `policy`, `role`, and `set` where one set's share was asked for.
@@ -71,8 +71,16 @@ pub struct Wanted {
 
 impl WantedReplicas {
     /// Watches policies in `namespace` (all: `None`) and the scaler's Lease in `lease_namespace` until `stop`.
-    pub fn watch(client: &Client, namespace: Option<&str>, lease_namespace: &str, stop: &CancellationToken) -> Self {
-        let records = Self { state: Arc::default(), lease_namespace: Arc::from(lease_namespace) };
+    pub(crate) fn watch(
+        client: &Client,
+        namespace: Option<&str>,
+        lease_namespace: &str,
+        stop: &CancellationToken,
+    ) -> Self {
+        let records = Self {
+            state: Arc::default(),
+            lease_namespace: Arc::from(lease_namespace),
+        };
         let policies: Api<DeserializeGuard<ScalingPolicy>> = match namespace {
             Some(namespace) => Api::namespaced(client.clone(), namespace),
             None => Api::all(client.clone()),
@@ -83,8 +91,14 @@ impl WantedReplicas {
         records
     }
 
-    async fn follow_policies(self, policies: Api<DeserializeGuard<ScalingPolicy>>, stop: CancellationToken) {
-        let events = watcher(policies, watcher::Config::default()).default_backoff().take_until(stop.cancelled_owned());
+    async fn follow_policies(
+        self,
+        policies: Api<DeserializeGuard<ScalingPolicy>>,
+        stop: CancellationToken,
+    ) {
+        let events = watcher(policies, watcher::Config::default())
+            .default_backoff()
+            .take_until(stop.cancelled_owned());
         let mut events = std::pin::pin!(events);
         while let Some(event) = events.next().await {
             let mut state = self.state.lock();
@@ -100,7 +114,9 @@ impl WantedReplicas {
                     state.trouble = None;
                 }
                 Ok(watcher::Event::Apply(policy)) => {
-                    if let (Some((key, record)), Some(policies)) = (read(policy), &mut state.policies) {
+                    if let (Some((key, record)), Some(policies)) =
+                        (read(policy), &mut state.policies)
+                    {
                         policies.insert(key, record);
                     }
                 }
@@ -123,7 +139,9 @@ impl WantedReplicas {
 
     async fn follow_lease(self, leases: Api<Lease>, stop: CancellationToken) {
         let config = watcher::Config::default().fields(&format!("metadata.name={LEASE_NAME}"));
-        let events = watcher(leases, config).default_backoff().take_until(stop.cancelled_owned());
+        let events = watcher(leases, config)
+            .default_backoff()
+            .take_until(stop.cancelled_owned());
         let mut events = std::pin::pin!(events);
         let mut is_listed = false;
         while let Some(event) = events.next().await {
@@ -134,7 +152,9 @@ impl WantedReplicas {
                     is_listed = true;
                     self.state.lock().freshness.observe(Some(&lease), now);
                 }
-                Ok(watcher::Event::InitDone) if !is_listed => self.state.lock().freshness.observe(None, now),
+                Ok(watcher::Event::InitDone) if !is_listed => {
+                    self.state.lock().freshness.observe(None, now)
+                }
                 Ok(watcher::Event::InitDone) => {}
                 Ok(watcher::Event::Delete(_)) => self.state.lock().freshness.observe(None, now),
                 // Without renewals the lease runs out by itself, which is right.
@@ -149,25 +169,46 @@ impl WantedReplicas {
     ///
     /// # Errors
     /// 404 when no record fits, 400 when several do (an autoscaler would add them up), 503 while the scaler is not alive or has not decided.
-    pub fn find(&self, namespace: &str, selector: &Selector, now: Instant, wall: Timestamp) -> Result<Wanted, Refusal> {
+    pub(crate) fn find(
+        &self,
+        namespace: &str,
+        selector: &Selector,
+        now: Instant,
+        wall: Timestamp,
+    ) -> Result<Wanted, Refusal> {
         let state = self.state.lock();
         let Some(policies) = &state.policies else {
-            let because = state.trouble.as_deref().unwrap_or("the first list is not complete");
-            return Err(Refusal::unavailable(format!("scaling policies are not known yet: {because}")));
+            let because = state
+                .trouble
+                .as_deref()
+                .unwrap_or("the first list is not complete");
+            return Err(Refusal::unavailable(format!(
+                "scaling policies are not known yet: {because}"
+            )));
         };
-        let is_share = selector.requirements().iter().any(|requirement| requirement.key == SET);
+        let is_share = selector
+            .requirements()
+            .iter()
+            .any(|requirement| requirement.key == SET);
         let mut found: Vec<Wanted> = Vec::new();
         let mut undecided: Option<&str> = None;
-        for ((_, policy), record) in policies.iter().filter(|((in_namespace, _), _)| in_namespace == namespace) {
+        for ((_, policy), record) in policies
+            .iter()
+            .filter(|((in_namespace, _), _)| in_namespace == namespace)
+        {
             let Some(roles) = &record.0 else {
-                if selector.matches(|key| (key == POLICY).then_some(policy.as_str())) || asks_for(selector, policy) {
+                if may_mean(selector, policy) {
                     undecided = Some(policy);
                 }
                 continue;
             };
             for role in roles {
                 let total = (!is_share).then_some((None, role.wanted));
-                let shares = role.per_set.iter().filter(|_| is_share).map(|(set, wanted)| (Some(*set), *wanted));
+                let shares = role
+                    .per_set
+                    .iter()
+                    .filter(|_| is_share)
+                    .map(|(set, wanted)| (Some(*set), *wanted));
                 for (set, replicas) in total.into_iter().chain(shares) {
                     let labels = labels(policy, &role.role, set);
                     if selector.matches(|key| labels.get(key).map(String::as_str)) {
@@ -179,7 +220,9 @@ impl WantedReplicas {
         match (found.len(), undecided) {
             (1, _) => {}
             (0, Some(policy)) => {
-                return Err(Refusal::unavailable(format!("the scaler has not decided about policy {namespace}/{policy} yet")));
+                return Err(Refusal::unavailable(format!(
+                    "the scaler has not decided about policy {namespace}/{policy} yet"
+                )));
             }
             (0, None) => {
                 return Err(Refusal::not_found(format!(
@@ -193,19 +236,29 @@ impl WantedReplicas {
             }
         }
         state.freshness.check(now, wall).map_err(|reason| {
-            Refusal::unavailable(format!("the scaler is not alive: {reason} (Lease {}/{LEASE_NAME})", self.lease_namespace))
+            Refusal::unavailable(format!(
+                "the scaler is not alive: {reason} (Lease {}/{LEASE_NAME})",
+                self.lease_namespace
+            ))
         })?;
         Ok(found.remove(0))
     }
 }
 
-/// Whether the selector names this policy.
-fn asks_for(selector: &Selector, policy: &str) -> bool {
-    selector.requirements().iter().any(|requirement| requirement.key == POLICY && requirement.test.holds(Some(policy)))
+/// Whether nothing that the selector says about policies excludes this one.
+fn may_mean(selector: &Selector, policy: &str) -> bool {
+    selector
+        .requirements()
+        .iter()
+        .filter(|requirement| requirement.key == POLICY)
+        .all(|requirement| requirement.test.holds(Some(policy)))
 }
 
 fn labels(policy: &str, role: &str, set: Option<u32>) -> BTreeMap<String, String> {
-    let mut labels = BTreeMap::from([(POLICY.to_owned(), policy.to_owned()), (ROLE.to_owned(), role.to_owned())]);
+    let mut labels = BTreeMap::from([
+        (POLICY.to_owned(), policy.to_owned()),
+        (ROLE.to_owned(), role.to_owned()),
+    ]);
     if let Some(set) = set {
         labels.insert(SET.to_owned(), set.to_string());
     }
@@ -215,7 +268,10 @@ fn labels(policy: &str, role: &str, set: Option<u32>) -> BTreeMap<String, String
 fn key(policy: &DeserializeGuard<ScalingPolicy>) -> (String, String) {
     let (namespace, name) = match &policy.0 {
         Ok(policy) => (policy.namespace(), policy.name_any()),
-        Err(invalid) => (invalid.metadata.namespace.clone(), invalid.metadata.name.clone().unwrap_or_default()),
+        Err(invalid) => (
+            invalid.metadata.namespace.clone(),
+            invalid.metadata.name.clone().unwrap_or_default(),
+        ),
     };
     (namespace.unwrap_or_default(), name)
 }
@@ -224,14 +280,23 @@ fn key(policy: &DeserializeGuard<ScalingPolicy>) -> (String, String) {
 fn read(policy: DeserializeGuard<ScalingPolicy>) -> Option<((String, String), Record)> {
     let key = key(&policy);
     let record = match policy.0 {
-        Ok(policy) => Record(policy.status.filter(|status| status.decision.is_some()).map(|status| {
-            let role = |role: coppice_scaler_api::RoleStatus| RoleRecord {
-                role: role.name,
-                wanted: role.wanted,
-                per_set: role.per_set.iter().map(|share| (share.set, share.wanted)).collect(),
-            };
-            status.roles.into_iter().map(role).collect()
-        })),
+        Ok(policy) => Record(
+            policy
+                .status
+                .filter(|status| status.decision.is_some())
+                .map(|status| {
+                    let role = |role: coppice_scaler_api::RoleStatus| RoleRecord {
+                        role: role.name,
+                        wanted: role.wanted,
+                        per_set: role
+                            .per_set
+                            .iter()
+                            .map(|share| (share.set, share.wanted))
+                            .collect(),
+                    };
+                    status.roles.into_iter().map(role).collect()
+                }),
+        ),
         Err(error) => {
             warn!(namespace = %key.0, name = %key.1, %error, "a scaling policy cannot be read");
             Record(None)

@@ -10,7 +10,7 @@ use crate::route::{GROUP, VERSION};
 /// One value of a metric.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ExternalMetricValue {
+pub(crate) struct ExternalMetricValue {
     /// The name as it was asked for.
     pub metric_name: String,
     /// What the value is about.
@@ -28,7 +28,7 @@ pub struct ExternalMetricValue {
 /// The answer to a metric request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ExternalMetricValueList {
+pub(crate) struct ExternalMetricValueList {
     kind: String,
     api_version: String,
     metadata: BTreeMap<String, String>,
@@ -39,7 +39,7 @@ pub struct ExternalMetricValueList {
 /// How a value came about; the answer to `…/METRIC/explain`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Explanation {
+pub(crate) struct Explanation {
     /// The metric's served name.
     pub metric: String,
     /// Namespace of the endpoints.
@@ -57,7 +57,7 @@ pub struct Explanation {
 /// A value and what it rests on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ExplainedAnswer {
+pub(crate) struct ExplainedAnswer {
     /// The value as measured.
     pub value: f64,
     /// The value as sent to autoscalers.
@@ -82,7 +82,7 @@ pub struct ExplainedAnswer {
 /// One endpoint's part.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ExplainedEndpoint {
+pub(crate) struct ExplainedEndpoint {
     /// Namespace and name of its pod.
     pub pod: String,
     /// Its value.
@@ -98,7 +98,7 @@ pub struct ExplainedEndpoint {
 
 impl ExternalMetricValueList {
     /// A list of these values.
-    pub fn new(items: Vec<ExternalMetricValue>) -> Self {
+    pub(crate) fn new(items: Vec<ExternalMetricValue>) -> Self {
         Self {
             kind: "ExternalMetricValueList".to_owned(),
             api_version: format!("{GROUP}/{VERSION}"),
@@ -108,10 +108,8 @@ impl ExternalMetricValueList {
     }
 
     /// The same as a Table.
-    pub fn table(&self, namespace: &str, now: Timestamp) -> serde_json::Value {
-        let column = |name, format, description, priority| {
-            serde_json::json!({"name": name, "type": "string", "format": format, "description": description, "priority": priority})
-        };
+    pub(crate) fn table(&self, namespace: &str, now: Timestamp) -> serde_json::Value {
+        let column = |name, format, description, priority| serde_json::json!({"name": name, "type": "string", "format": format, "description": description, "priority": priority});
         let rows: Vec<_> = self
             .items
             .iter()
@@ -140,7 +138,10 @@ impl ExternalMetricValueList {
     }
 }
 
-fn whole_seconds<S: serde::Serializer>(timestamp: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
+fn whole_seconds<S: serde::Serializer>(
+    timestamp: &Timestamp,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&format_args!("{timestamp:.0}"))
 }
 
@@ -174,13 +175,19 @@ mod tests {
     fn the_window_is_called_window_and_in_seconds() {
         let mut list = list();
         list.items[0].window = Some(60);
-        assert_eq!(serde_json::to_value(list).unwrap()["items"][0]["window"], 60);
+        assert_eq!(
+            serde_json::to_value(list).unwrap()["items"][0]["window"],
+            60
+        );
     }
 
     #[test]
     fn the_table_shows_value_age_and_labels() {
         let table = list().table("serving", "2026-08-20T10:15:34Z".parse().unwrap());
-        assert_eq!(table["rows"][0]["cells"], serde_json::json!(["coppice_requests_waiting", "12500m", "3s", "model=qwen3"]));
+        assert_eq!(
+            table["rows"][0]["cells"],
+            serde_json::json!(["coppice_requests_waiting", "12500m", "3s", "model=qwen3"])
+        );
         assert_eq!(table["columnDefinitions"].as_array().unwrap().len(), 4);
     }
 }

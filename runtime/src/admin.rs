@@ -16,13 +16,21 @@ use crate::health::{self, Readiness, Reasons};
 #[derive(Debug, Clone, clap::Args)]
 pub struct AdminArgs {
     /// Address of /metrics, /healthz and /readyz; port 0 takes a free one and logs it
-    #[arg(long, env = "COPPICE_ADMIN_ADDRESS", default_value = "0.0.0.0:8080", value_name = "ADDRESS:PORT")]
+    #[arg(
+        long,
+        env = "COPPICE_ADMIN_ADDRESS",
+        default_value = "0.0.0.0:8080",
+        value_name = "ADDRESS:PORT"
+    )]
     pub admin_address: SocketAddr,
 }
 
 /// Serves the registry's metrics and the health paths; merge it with the program's own plain-HTTP routes.
 pub fn router(registry: Arc<Registry>, readiness: Readiness) -> Router {
-    Router::new().route("/metrics", get(metrics)).with_state(registry).merge(health::router(readiness, Reasons::Shown))
+    Router::new()
+        .route("/metrics", get(metrics))
+        .with_state(registry)
+        .merge(health::router(readiness, Reasons::Shown))
 }
 
 async fn metrics(State(registry): State<Arc<Registry>>) -> Response {
@@ -32,7 +40,11 @@ async fn metrics(State(registry): State<Arc<Registry>>) -> Response {
             let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
             ([(header::CONTENT_TYPE, kind)], text).into_response()
         }
-        Err(_) => (StatusCode::INTERNAL_SERVER_ERROR, "metrics could not be encoded\n").into_response(),
+        Err(_) => (
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "metrics could not be encoded\n",
+        )
+            .into_response(),
     }
 }
 
@@ -53,7 +65,10 @@ mod tests {
         registry.register("decisions", "Decisions taken", decisions.clone());
         decisions.inc();
         let app = router(Arc::new(registry), Readiness::default());
-        let response = app.oneshot(Request::get("/metrics").body(Body::empty()).unwrap()).await.unwrap();
+        let response = app
+            .oneshot(Request::get("/metrics").body(Body::empty()).unwrap())
+            .await
+            .unwrap();
         assert_eq!(response.status(), 200);
         let body = response.into_body().collect().await.unwrap().to_bytes();
         let text = std::str::from_utf8(&body).unwrap();

@@ -39,7 +39,9 @@ pub enum ClientError {
         source: Box<kube::config::KubeconfigError>,
     },
     /// Neither a kubeconfig nor a service account was found.
-    #[error("no cluster found; give --kubeconfig, set KUBECONFIG, or run in a pod with a service account")]
+    #[error(
+        "no cluster found; give --kubeconfig, set KUBECONFIG, or run in a pod with a service account"
+    )]
     Infer(#[source] Box<kube::config::InferConfigError>),
     /// The configuration was read, the client could not be built from it.
     #[error("cannot build a client for the cluster")]
@@ -55,17 +57,32 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// # Errors
 /// [`ClientError`] when no usable configuration was found.
 pub async fn config(args: &KubeArgs) -> Result<Config, ClientError> {
-    let options = KubeConfigOptions { context: args.context.clone(), ..KubeConfigOptions::default() };
+    let options = KubeConfigOptions {
+        context: args.context.clone(),
+        ..KubeConfigOptions::default()
+    };
     let mut config = match (&args.kubeconfig, &args.context) {
         (Some(path), _) => {
-            let wrong = |source| ClientError::Kubeconfig { path: path.clone(), source: Box::new(source) };
+            let wrong = |source| ClientError::Kubeconfig {
+                path: path.clone(),
+                source: Box::new(source),
+            };
             let file = Kubeconfig::read_from(path).map_err(wrong)?;
-            Config::from_custom_kubeconfig(file, &options).await.map_err(wrong)?
+            Config::from_custom_kubeconfig(file, &options)
+                .await
+                .map_err(wrong)?
         }
-        (None, Some(context)) => Config::from_kubeconfig(&options)
+        (None, Some(context)) => {
+            Config::from_kubeconfig(&options)
+                .await
+                .map_err(|source| ClientError::Context {
+                    context: context.clone(),
+                    source: Box::new(source),
+                })?
+        }
+        (None, None) => Config::infer()
             .await
-            .map_err(|source| ClientError::Context { context: context.clone(), source: Box::new(source) })?,
-        (None, None) => Config::infer().await.map_err(|source| ClientError::Infer(Box::new(source)))?,
+            .map_err(|source| ClientError::Infer(Box::new(source)))?,
     };
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     config.read_timeout = Some(READ_TIMEOUT);
@@ -88,9 +105,15 @@ mod tests {
 
     #[tokio::test]
     async fn a_missing_kubeconfig_is_named() {
-        let args = KubeArgs { kubeconfig: Some("/nowhere/kubeconfig".into()), context: None };
+        let args = KubeArgs {
+            kubeconfig: Some("/nowhere/kubeconfig".into()),
+            context: None,
+        };
         let error = connect(&args).await.err().expect("no such file");
         let text = crate::telemetry::chain(&error).to_string();
-        assert!(text.starts_with("cannot use kubeconfig /nowhere/kubeconfig: "), "{text}");
+        assert!(
+            text.starts_with("cannot use kubeconfig /nowhere/kubeconfig: "),
+            "{text}"
+        );
     }
 }

@@ -36,7 +36,11 @@ pub fn random() -> [u8; 32] {
 /// Lower-case hexadecimal digits of bytes.
 #[must_use]
 pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]).filter_map(|digit| char::from_digit(u32::from(digit), 16)).collect()
+    bytes
+        .iter()
+        .flat_map(|byte| [byte >> 4, byte & 15])
+        .filter_map(|digit| char::from_digit(u32::from(digit), 16))
+        .collect()
 }
 
 #[cfg(test)]
@@ -46,6 +50,9 @@ mod tests {
     #[test]
     fn sha256_is_the_known_digest_of_the_joined_parts() {
         let digest = hex(&sha256(&[b"a", b"bc"]));
-        assert_eq!(digest, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+        assert_eq!(
+            digest,
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+        );
     }
 }

@@ -31,15 +31,23 @@ impl Readiness {
     /// Adds a condition that must hold, unmet so far. `name` is what `/readyz` calls it: lower case, words joined by `-`.
     #[must_use]
     pub fn require(&self, name: &'static str) -> Condition {
-        self.conditions.write().insert(name, Err("not yet".to_owned()));
-        Condition { name, all: self.clone() }
+        self.conditions
+            .write()
+            .insert(name, Err("not yet".to_owned()));
+        Condition {
+            name,
+            all: self.clone(),
+        }
     }
 
     /// The conditions that do not hold, with the reason of each, by name. Empty: ready.
     #[must_use]
     pub fn unmet(&self) -> Vec<(&'static str, String)> {
         let conditions = self.conditions.read();
-        conditions.iter().filter_map(|(name, state)| state.as_ref().err().map(|reason| (*name, reason.clone()))).collect()
+        conditions
+            .iter()
+            .filter_map(|(name, state)| state.as_ref().err().map(|reason| (*name, reason.clone())))
+            .collect()
     }
 
     /// Whether every condition holds.
@@ -59,7 +67,11 @@ impl Readiness {
     }
 
     fn snapshot(&self) -> Vec<(&'static str, Result<(), String>)> {
-        self.conditions.read().iter().map(|(name, state)| (*name, state.clone())).collect()
+        self.conditions
+            .read()
+            .iter()
+            .map(|(name, state)| (*name, state.clone()))
+            .collect()
     }
 }
 
@@ -71,7 +83,10 @@ impl Condition {
 
     /// The condition does not hold; `reason` is shown to people with access to the verbose page.
     pub fn set_unmet(&self, reason: impl Into<String>) {
-        self.all.conditions.write().insert(self.name, Err(reason.into()));
+        self.all
+            .conditions
+            .write()
+            .insert(self.name, Err(reason.into()));
     }
 }
 
@@ -98,10 +113,18 @@ async fn alive() -> Response {
     plain(StatusCode::OK, "ok".to_owned())
 }
 
-async fn ready(State((readiness, reasons)): State<(Readiness, Reasons)>, RawQuery(query): RawQuery) -> Response {
+async fn ready(
+    State((readiness, reasons)): State<(Readiness, Reasons)>,
+    RawQuery(query): RawQuery,
+) -> Response {
     let query = query.unwrap_or_default();
-    let excluded: Vec<&str> = query.split('&').filter_map(|pair| pair.strip_prefix("exclude=")).collect();
-    let is_verbose = query.split('&').any(|pair| pair == "verbose" || pair.starts_with("verbose="));
+    let excluded: Vec<&str> = query
+        .split('&')
+        .filter_map(|pair| pair.strip_prefix("exclude="))
+        .collect();
+    let is_verbose = query
+        .split('&')
+        .any(|pair| pair == "verbose" || pair.starts_with("verbose="));
     let mut lines = String::new();
     let mut failed = false;
     for (name, state) in readiness.snapshot() {
@@ -113,7 +136,10 @@ async fn ready(State((readiness, reasons)): State<(Readiness, Reasons)>, RawQuer
             Ok(()) => line(&mut lines, format_args!("[+]{name} ok")),
             Err(reason) => {
                 failed = true;
-                line(&mut lines, format_args!("[-]{name} failed: {}", shown(&reason, reasons)));
+                line(
+                    &mut lines,
+                    format_args!("[-]{name} failed: {}", shown(&reason, reasons)),
+                );
             }
         }
     }
@@ -128,10 +154,20 @@ async fn ready(State((readiness, reasons)): State<(Readiness, Reasons)>, RawQuer
     plain(StatusCode::OK, "ok".to_owned())
 }
 
-async fn one_check(State((readiness, reasons)): State<(Readiness, Reasons)>, Path(asked): Path<String>) -> Response {
-    match readiness.snapshot().into_iter().find(|(name, _)| *name == asked) {
+async fn one_check(
+    State((readiness, reasons)): State<(Readiness, Reasons)>,
+    Path(asked): Path<String>,
+) -> Response {
+    match readiness
+        .snapshot()
+        .into_iter()
+        .find(|(name, _)| *name == asked)
+    {
         Some((_, Ok(()))) => plain(StatusCode::OK, "ok".to_owned()),
-        Some((name, Err(reason))) => plain(StatusCode::INTERNAL_SERVER_ERROR, format!("[-]{name} failed: {}\n", shown(&reason, reasons))),
+        Some((name, Err(reason))) => plain(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            format!("[-]{name} failed: {}\n", shown(&reason, reasons)),
+        ),
         None => plain(StatusCode::NOT_FOUND, "no such check\n".to_owned()),
     }
 }
@@ -149,7 +185,15 @@ fn line(text: &mut String, content: std::fmt::Arguments<'_>) {
 }
 
 fn plain(status: StatusCode, body: String) -> Response {
-    (status, [(header::CONTENT_TYPE, "text/plain; charset=utf-8"), (header::CACHE_CONTROL, "no-store")], body).into_response()
+    (
+        status,
+        [
+            (header::CONTENT_TYPE, "text/plain; charset=utf-8"),
+            (header::CACHE_CONTROL, "no-store"),
+        ],
+        body,
+    )
+        .into_response()
 }
 
 #[cfg(test)]
@@ -163,7 +207,10 @@ mod tests {
 
     async fn ask(readiness: &Readiness, path: &str) -> (u16, String) {
         let request = Request::get(path).body(Body::empty()).unwrap();
-        let response = router(readiness.clone(), Reasons::Shown).oneshot(request).await.unwrap();
+        let response = router(readiness.clone(), Reasons::Shown)
+            .oneshot(request)
+            .await
+            .unwrap();
         let status = response.status().as_u16();
         let body = response.into_body().collect().await.unwrap().to_bytes();
         (status, String::from_utf8(body.to_vec()).unwrap())
@@ -178,17 +225,29 @@ mod tests {
         assert_eq!(ask(&readiness, "/livez").await, (200, "ok".into()));
         assert_eq!(
             ask(&readiness, "/readyz").await,
-            (500, "[-]caches failed: not yet\n[+]certificate ok\nreadyz check failed\n".into())
+            (
+                500,
+                "[-]caches failed: not yet\n[+]certificate ok\nreadyz check failed\n".into()
+            )
         );
-        assert_eq!(ask(&readiness, "/readyz?exclude=caches").await, (200, "ok".into()));
-        assert_eq!(ask(&readiness, "/readyz/certificate").await, (200, "ok".into()));
+        assert_eq!(
+            ask(&readiness, "/readyz?exclude=caches").await,
+            (200, "ok".into())
+        );
+        assert_eq!(
+            ask(&readiness, "/readyz/certificate").await,
+            (200, "ok".into())
+        );
         assert_eq!(ask(&readiness, "/readyz/caches").await.0, 500);
         assert_eq!(ask(&readiness, "/readyz/other").await.0, 404);
         caches.set_met();
         assert_eq!(ask(&readiness, "/readyz").await, (200, "ok".into()));
         assert_eq!(
             ask(&readiness, "/readyz?verbose").await,
-            (200, "[+]caches ok\n[+]certificate ok\nreadyz check passed\n".into())
+            (
+                200,
+                "[+]caches ok\n[+]certificate ok\nreadyz check passed\n".into()
+            )
         );
     }
 
@@ -200,6 +259,9 @@ mod tests {
         assert!(readiness.is_ready());
         token.cancel();
         tokio::task::yield_now().await;
-        assert_eq!(readiness.unmet(), [("shutdown", "shutting down".to_owned())]);
+        assert_eq!(
+            readiness.unmet(),
+            [("shutdown", "shutting down".to_owned())]
+        );
     }
 }

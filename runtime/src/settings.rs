@@ -26,7 +26,10 @@ pub enum SettingError {
 /// # Errors
 /// [`SettingError`] when the text is not a duration, or a negative one.
 pub fn duration(text: &str) -> Result<Duration, SettingError> {
-    let parsed: SignedDuration = text.trim().parse().map_err(|_| SettingError::NotADuration(text.to_owned()))?;
+    let parsed: SignedDuration = text
+        .trim()
+        .parse()
+        .map_err(|_| SettingError::NotADuration(text.to_owned()))?;
     Duration::try_from(parsed).map_err(|_| SettingError::NegativeDuration(text.to_owned()))
 }
 
@@ -70,15 +73,33 @@ mod tests {
     #[test]
     fn a_number_without_unit_is_refused_with_an_example() {
         let error = duration("15").expect_err("no unit");
-        assert_eq!(error.to_string(), "`15` is not a duration; write it like 15s, 500ms or 2m");
-        assert_eq!(duration("-1s"), Err(SettingError::NegativeDuration("-1s".into())));
-        assert_eq!(positive_duration("0s"), Err(SettingError::ZeroDuration("0s".into())));
+        assert_eq!(
+            error.to_string(),
+            "`15` is not a duration; write it like 15s, 500ms or 2m"
+        );
+        assert_eq!(
+            duration("-1s"),
+            Err(SettingError::NegativeDuration("-1s".into()))
+        );
+        assert_eq!(
+            positive_duration("0s"),
+            Err(SettingError::ZeroDuration("0s".into()))
+        );
     }
 
     #[test]
     fn an_unspecified_address_is_reached_by_loopback() {
-        assert_eq!(reachable("0.0.0.0:80".parse().unwrap()), "127.0.0.1:80".parse().unwrap());
-        assert_eq!(reachable("[::]:80".parse().unwrap()), "[::1]:80".parse().unwrap());
-        assert_eq!(reachable("10.0.0.1:80".parse().unwrap()), "10.0.0.1:80".parse().unwrap());
+        assert_eq!(
+            reachable("0.0.0.0:80".parse().unwrap()),
+            "127.0.0.1:80".parse().unwrap()
+        );
+        assert_eq!(
+            reachable("[::]:80".parse().unwrap()),
+            "[::1]:80".parse().unwrap()
+        );
+        assert_eq!(
+            reachable("10.0.0.1:80".parse().unwrap()),
+            "10.0.0.1:80".parse().unwrap()
+        );
     }
 }

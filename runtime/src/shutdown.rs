@@ -80,7 +80,11 @@ impl Shutdown {
     ///
     /// # Errors
     /// [`Aborted`] when the work was dropped.
-    pub async fn guard<T>(&self, grace: Duration, work: impl Future<Output = T>) -> Result<T, Aborted> {
+    pub async fn guard<T>(
+        &self,
+        grace: Duration,
+        work: impl Future<Output = T>,
+    ) -> Result<T, Aborted> {
         let out_of_time = async {
             self.drain.cancelled().await;
             tokio::time::sleep(grace).await;
@@ -108,7 +112,10 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(5)).await;
             "done"
         };
-        assert_eq!(shutdown.guard(Duration::from_secs(10), work).await, Ok("done"));
+        assert_eq!(
+            shutdown.guard(Duration::from_secs(10), work).await,
+            Ok("done")
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -116,10 +123,16 @@ mod tests {
         let grace = Duration::from_secs(10);
         let slow = Shutdown::default();
         slow.drain();
-        assert_eq!(slow.guard(grace, std::future::pending::<()>()).await, Err(Aborted::Slow { grace }));
+        assert_eq!(
+            slow.guard(grace, std::future::pending::<()>()).await,
+            Err(Aborted::Slow { grace })
+        );
         let aborted = Shutdown::default();
         aborted.drain();
         aborted.abort();
-        assert_eq!(aborted.guard(grace, std::future::pending::<()>()).await, Err(Aborted::Signal));
+        assert_eq!(
+            aborted.guard(grace, std::future::pending::<()>()).await,
+            Err(Aborted::Signal)
+        );
     }
 }

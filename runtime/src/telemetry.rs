@@ -20,7 +20,13 @@ pub enum LogFormat {
 #[derive(Debug, Clone, clap::Args)]
 pub struct LogArgs {
     /// What to log: a level (error, warn, info, debug, trace), or filters such as `info,coppice_scaler=debug`
-    #[arg(long, env = "COPPICE_LOG_LEVEL", default_value = "info", global = true, value_name = "FILTER")]
+    #[arg(
+        long,
+        env = "COPPICE_LOG_LEVEL",
+        default_value = "info",
+        global = true,
+        value_name = "FILTER"
+    )]
     pub log_level: String,
     /// How log lines look
     #[arg(long, env = "COPPICE_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text, global = true)]
@@ -49,11 +55,18 @@ pub enum TelemetryError {
 /// # Errors
 /// [`TelemetryError`] when the filter cannot be read, or logging has been set up before.
 pub fn init(args: &LogArgs) -> Result<(), TelemetryError> {
-    let filter = EnvFilter::try_new(&args.log_level)
-        .map_err(|source| TelemetryError::Filter { filter: args.log_level.clone(), source })?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(true);
+    let filter = EnvFilter::try_new(&args.log_level).map_err(|source| TelemetryError::Filter {
+        filter: args.log_level.clone(),
+        source,
+    })?;
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_target(true);
     let installed = match args.log_format {
-        LogFormat::Text => builder.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).try_init(),
+        LogFormat::Text => builder
+            .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+            .try_init(),
         LogFormat::Json => builder.json().flatten_event(true).try_init(),
     };
     installed.map_err(|_| TelemetryError::Twice)
@@ -102,10 +115,17 @@ fn own_text<'a>(error: &'a (dyn Error + 'static)) -> (String, Option<&'a (dyn Er
     }
     if let Some(error) = error.downcast_ref::<watcher::Error>() {
         return match error {
-            watcher::Error::InitialListFailed(source) => ("first list failed".to_owned(), Some(source)),
-            watcher::Error::WatchStartFailed(source) => ("watch did not start".to_owned(), Some(source)),
+            watcher::Error::InitialListFailed(source) => {
+                ("first list failed".to_owned(), Some(source))
+            }
+            watcher::Error::WatchStartFailed(source) => {
+                ("watch did not start".to_owned(), Some(source))
+            }
             watcher::Error::WatchFailed(source) => ("watch broke".to_owned(), Some(source)),
-            watcher::Error::WatchError(status) => (format!("watch ended by the server: {}", status_text(status)), None),
+            watcher::Error::WatchError(status) => (
+                format!("watch ended by the server: {}", status_text(status)),
+                None,
+            ),
             watcher::Error::NoResourceVersion => (error.to_string(), None),
         };
     }
@@ -132,7 +152,10 @@ pub fn exit_code(outcome: anyhow::Result<()>) -> ExitCode {
     }
 }
 
-#[expect(clippy::print_stderr, reason = "the last words of a program, also where logging is off or not set up")]
+#[expect(
+    clippy::print_stderr,
+    reason = "the last words of a program, also where logging is off or not set up"
+)]
 fn print_error(error: &(dyn Error + 'static)) {
     eprintln!("error: {}", chain(error));
 }
@@ -146,25 +169,36 @@ mod tests {
     struct Outer(&'static str, #[source] kube::Error);
 
     fn refused() -> kube::Error {
-        kube::Error::Api(Box::new(kube::core::Status::failure("scalingpolicies is forbidden", "Forbidden").with_code(403)))
+        kube::Error::Api(Box::new(
+            kube::core::Status::failure("scalingpolicies is forbidden", "Forbidden").with_code(403),
+        ))
     }
 
     #[test]
     fn an_api_error_is_its_message_and_ends_the_chain() {
-        assert_eq!(chain(&Outer("a", refused())).to_string(), "cannot read policy `a`: scalingpolicies is forbidden");
+        assert_eq!(
+            chain(&Outer("a", refused())).to_string(),
+            "cannot read policy `a`: scalingpolicies is forbidden"
+        );
     }
 
     #[test]
     fn a_watch_error_names_the_step_and_the_message() {
         let error = watcher::Error::InitialListFailed(refused());
-        assert_eq!(chain(&error).to_string(), "first list failed: scalingpolicies is forbidden");
+        assert_eq!(
+            chain(&error).to_string(),
+            "first list failed: scalingpolicies is forbidden"
+        );
     }
 
     #[test]
     fn an_unreachable_server_shows_the_system_error_once() {
         let io = std::io::Error::new(std::io::ErrorKind::ConnectionRefused, "connection refused");
         let error = kube::Error::Service(Box::new(io));
-        assert_eq!(chain(&Outer("a", error)).to_string(), "cannot read policy `a`: connection refused");
+        assert_eq!(
+            chain(&Outer("a", error)).to_string(),
+            "cannot read policy `a`: connection refused"
+        );
     }
 
     #[test]

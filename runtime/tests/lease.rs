@@ -58,7 +58,10 @@ where
 
 fn client(config: Config, is_cut: &Arc<AtomicBool>) -> anyhow::Result<Client> {
     let is_cut = Arc::clone(is_cut);
-    let layer = tower::layer::layer_fn(move |inner| Cut { inner, is_cut: Arc::clone(&is_cut) });
+    let layer = tower::layer::layer_fn(move |inner| Cut {
+        inner,
+        is_cut: Arc::clone(&is_cut),
+    });
     Ok(ClientBuilder::try_from(config)?.with_layer(&layer).build())
 }
 
@@ -90,7 +93,13 @@ impl Candidate {
             *held.lock() = Some(tenure.clone());
             tenure.ended().await;
         }));
-        Ok(Self { name, draining, is_cut, tenure, task })
+        Ok(Self {
+            name,
+            draining,
+            is_cut,
+            tenure,
+            task,
+        })
     }
 
     fn leads(&self) -> bool {
@@ -100,13 +109,19 @@ impl Candidate {
 
 /// Looks every few milliseconds whether more than one leads, until it is told to stop.
 fn watch_for_two(candidates: &[Candidate]) -> (Arc<AtomicBool>, JoinHandle<usize>) {
-    let tenures: Vec<_> = candidates.iter().map(|candidate| Arc::clone(&candidate.tenure)).collect();
+    let tenures: Vec<_> = candidates
+        .iter()
+        .map(|candidate| Arc::clone(&candidate.tenure))
+        .collect();
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = Arc::clone(&stop);
     let watcher = tokio::spawn(async move {
         let mut most = 0;
         while !stopped.load(Ordering::SeqCst) {
-            let leaders = tenures.iter().filter(|tenure| tenure.lock().as_ref().is_some_and(Tenure::is_current)).count();
+            let leaders = tenures
+                .iter()
+                .filter(|tenure| tenure.lock().as_ref().is_some_and(Tenure::is_current))
+                .count();
             most = most.max(leaders);
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
@@ -139,7 +154,11 @@ async fn two_candidates_hand_over_when_the_leader_drains() -> anyhow::Result<()>
     let asked = Instant::now();
     first.draining.cancel();
     let second = leader(&candidates, &[first.name]).await?;
-    ensure!(asked.elapsed() < LEASE_DURATION, "a lease given back is free at once, not after {:?}", asked.elapsed());
+    ensure!(
+        asked.elapsed() < LEASE_DURATION,
+        "a lease given back is free at once, not after {:?}",
+        asked.elapsed()
+    );
 
     let leases: Api<Lease> = Api::namespaced(cluster.client(), &namespace);
     let spec = leases.get("leader").await?.spec.context("a record")?;
@@ -151,13 +170,22 @@ async fn two_candidates_hand_over_when_the_leader_drains() -> anyhow::Result<()>
     for candidate in candidates {
         assert_eq!(candidate.task.await?, Ended::InOrder);
     }
-    let holder = leases.get("leader").await?.spec.and_then(|spec| spec.holder_identity);
-    assert_eq!(holder.as_deref().unwrap_or_default(), "", "the last one gave it back");
+    let holder = leases
+        .get("leader")
+        .await?
+        .spec
+        .and_then(|spec| spec.holder_identity);
+    assert_eq!(
+        holder.as_deref().unwrap_or_default(),
+        "",
+        "the last one gave it back"
+    );
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn three_candidates_survive_a_crash_and_a_cut_connection_without_two_leaders() -> anyhow::Result<()> {
+async fn three_candidates_survive_a_crash_and_a_cut_connection_without_two_leaders()
+-> anyhow::Result<()> {
     coppice_runtime::crypto::install();
     let cluster = shared(Profile::Plain).await?;
     let namespace = cluster.namespace("lease-three").await?;
@@ -176,7 +204,11 @@ async fn three_candidates_survive_a_crash_and_a_cut_connection_without_two_leade
         Ok::<_, anyhow::Error>(())
     })
     .await?;
-    ensure!(cut.elapsed() <= RENEW_DEADLINE + Duration::from_millis(500), "ended only after {:?}", cut.elapsed());
+    ensure!(
+        cut.elapsed() <= RENEW_DEADLINE + Duration::from_millis(500),
+        "ended only after {:?}",
+        cut.elapsed()
+    );
     let second = leader(&candidates, &[first.name]).await?;
 
     // A crash: nothing is given back.
@@ -193,7 +225,10 @@ async fn three_candidates_survive_a_crash_and_a_cut_connection_without_two_leade
         } else if candidate.name == third {
             assert_eq!(ended?, Ended::InOrder);
         } else {
-            assert!(ended.is_err_and(|error| error.is_cancelled()), "the crashed one");
+            assert!(
+                ended.is_err_and(|error| error.is_cancelled()),
+                "the crashed one"
+            );
         }
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! Client certificates against a pool of authorities.
 
-use std::collections::HashMap;
 use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use rustls::server::danger::ClientCertVerifier;
 use super::Caller;
 
 /// Authorities that sign client certificates. Two pools are never mixed.
-pub struct CaPool {
+pub(crate) struct CaPool {
     verifier: Arc<dyn ClientCertVerifier>,
     authorities: Vec<CertificateDer<'static>>,
     /// Outcomes by chain, so that a long connection costs no signature check at each request. It goes with the pool when the
@@ -31,7 +31,7 @@ struct Remembered {
 
 /// Whom a certificate names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Subject {
+pub(crate) struct Subject {
     /// Common name.
     pub common_name: String,
     /// Organisations.
@@ -42,7 +42,7 @@ pub struct Subject {
 
 /// Why a bundle of authorities cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum PoolError {
+pub(crate) enum PoolError {
     /// The text is no PEM, or holds no certificate.
     #[error("no usable certificate in the bundle")]
     Empty,
@@ -58,7 +58,9 @@ const MEMO_CAPACITY: usize = 1024;
 
 impl std::fmt::Debug for CaPool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CaPool").field("authorities", &self.authorities.len()).finish_non_exhaustive()
+        f.debug_struct("CaPool")
+            .field("authorities", &self.authorities.len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -67,9 +69,11 @@ impl CaPool {
     ///
     /// # Errors
     /// [`PoolError`] when it holds nothing usable.
-    pub fn from_pem(pem: &str) -> Result<Self, PoolError> {
+    pub(crate) fn from_pem(pem: &str) -> Result<Self, PoolError> {
         let authorities: Vec<CertificateDer<'static>> =
-            CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<_, _>>().map_err(|_| PoolError::Empty)?;
+            CertificateDer::pem_slice_iter(pem.as_bytes())
+                .collect::<Result<_, _>>()
+                .map_err(|_| PoolError::Empty)?;
         let mut roots = RootCertStore::empty();
         let (added, _) = roots.add_parsable_certificates(authorities.iter().cloned());
         if added == 0 {
@@ -79,26 +83,40 @@ impl CaPool {
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
             .build()
             .map_err(|error| PoolError::Verifier(error.to_string()))?;
-        Ok(Self { verifier, authorities, memo: Mutex::default() })
+        Ok(Self {
+            verifier,
+            authorities,
+            memo: Mutex::default(),
+        })
     }
 
     /// Whether an authority is in both pools.
-    pub fn shares_authority(&self, other: &Self) -> bool {
-        self.authorities.iter().any(|authority| other.authorities.contains(authority))
+    pub(crate) fn shares_authority(&self, other: &Self) -> bool {
+        self.authorities
+            .iter()
+            .any(|authority| other.authorities.contains(authority))
     }
 
     /// Whom a chain (leaf first) names, when it leads to this pool, is valid now and is meant for clients.
     ///
     /// # Errors
     /// The reason, for the log.
-    pub fn verify(&self, chain: &[CertificateDer<'static>]) -> Result<Subject, String> {
+    pub(crate) fn verify(&self, chain: &[CertificateDer<'static>]) -> Result<Subject, String> {
         let (leaf, intermediates) = chain.split_first().ok_or("no certificate")?;
         let key = memo_key(chain);
         let now = Instant::now();
-        if let Some(remembered) = self.memo.lock().get(&key).filter(|remembered| now < remembered.until) {
+        if let Some(remembered) = self
+            .memo
+            .lock()
+            .get(&key)
+            .filter(|remembered| now < remembered.until)
+        {
             return remembered.outcome.clone();
         }
-        let outcome = match self.verifier.verify_client_cert(leaf, intermediates, UnixTime::now()) {
+        let outcome = match self
+            .verifier
+            .verify_client_cert(leaf, intermediates, UnixTime::now())
+        {
             Ok(_) => subject(leaf),
             Err(error) => Err(error.to_string()),
         };
@@ -106,7 +124,13 @@ impl CaPool {
         if memo.len() >= MEMO_CAPACITY {
             memo.clear();
         }
-        memo.insert(key, Remembered { outcome: outcome.clone(), until: now + REMEMBER });
+        memo.insert(
+            key,
+            Remembered {
+                outcome: outcome.clone(),
+                until: now + REMEMBER,
+            },
+        );
         outcome
     }
 }
@@ -122,28 +146,42 @@ fn memo_key(chain: &[CertificateDer<'static>]) -> Vec<u8> {
 }
 
 fn subject(leaf: &CertificateDer<'_>) -> Result<Subject, String> {
-    let (_, certificate) = x509_parser::parse_x509_certificate(leaf).map_err(|error| error.to_string())?;
-    let text = |attribute: &x509_parser::x509::AttributeTypeAndValue<'_>| attribute.as_str().ok().map(str::to_owned);
-    let common_name = certificate.subject().iter_common_name().find_map(text).unwrap_or_default();
+    let (_, certificate) =
+        x509_parser::parse_x509_certificate(leaf).map_err(|error| error.to_string())?;
+    let text = |attribute: &x509_parser::x509::AttributeTypeAndValue<'_>| {
+        attribute.as_str().ok().map(str::to_owned)
+    };
+    let common_name = certificate
+        .subject()
+        .iter_common_name()
+        .find_map(text)
+        .unwrap_or_default();
     if common_name.is_empty() {
         return Err("the certificate has no common name".to_owned());
     }
     Ok(Subject {
         common_name,
-        organizations: certificate.subject().iter_organization().filter_map(text).collect(),
+        organizations: certificate
+            .subject()
+            .iter_organization()
+            .filter_map(text)
+            .collect(),
         fingerprint: crypto::hex(&crypto::sha256(&[leaf])),
     })
 }
 
 impl Subject {
     /// The user that the certificate stands for.
-    pub fn caller(self) -> Caller {
+    pub(crate) fn caller(self) -> Caller {
         let credential = vec![format!("X509SHA256={}", self.fingerprint)];
         Caller {
             user: self.common_name,
             uid: String::new(),
             groups: self.organizations,
-            extra: BTreeMap::from([("authentication.kubernetes.io/credential-id".to_owned(), credential)]),
+            extra: BTreeMap::from([(
+                "authentication.kubernetes.io/credential-id".to_owned(),
+                credential,
+            )]),
         }
     }
 }

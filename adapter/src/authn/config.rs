@@ -18,13 +18,13 @@ use super::certificate::{CaPool, PoolError};
 use super::{Caller, Identity};
 
 /// Namespace and name of the ConfigMap.
-pub const NAMESPACE: &str = "kube-system";
+pub(crate) const NAMESPACE: &str = "kube-system";
 /// See [`NAMESPACE`].
-pub const NAME: &str = "extension-apiserver-authentication";
+pub(crate) const NAME: &str = "extension-apiserver-authentication";
 
 /// How callers are recognised.
 #[derive(Debug)]
-pub struct AuthConfig {
+pub(crate) struct AuthConfig {
     /// Authorities of ordinary client certificates; `None`: not accepted in this cluster.
     pub client_ca: Option<CaPool>,
     /// The front proxy; `None`: the aggregation layer is not configured.
@@ -33,7 +33,7 @@ pub struct AuthConfig {
 
 /// Who may speak for others, and by which headers. Names and prefixes are lower case.
 #[derive(Debug)]
-pub struct FrontProxy {
+pub(crate) struct FrontProxy {
     /// Authorities of its certificate.
     pub ca: CaPool,
     /// Common names that are accepted; empty: any.
@@ -50,7 +50,7 @@ pub struct FrontProxy {
 
 /// Why a ConfigMap cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
+pub(crate) enum ConfigError {
     /// A bundle of authorities is broken.
     #[error("{key} of ConfigMap {NAMESPACE}/{NAME}")]
     Bundle {
@@ -79,16 +79,27 @@ impl AuthConfig {
     ///
     /// # Errors
     /// [`ConfigError`] naming the key.
-    pub fn parse(data: &BTreeMap<String, String>) -> Result<Self, ConfigError> {
+    pub(crate) fn parse(data: &BTreeMap<String, String>) -> Result<Self, ConfigError> {
         let pool = |key: &'static str| -> Result<Option<CaPool>, ConfigError> {
             let text = data.get(key).filter(|text| !text.trim().is_empty());
-            text.map(|text| CaPool::from_pem(text)).transpose().map_err(|source| ConfigError::Bundle { key, source })
+            text.map(|text| CaPool::from_pem(text))
+                .transpose()
+                .map_err(|source| ConfigError::Bundle { key, source })
         };
         let list = |key: &'static str| -> Result<Vec<String>, ConfigError> {
-            let Some(text) = data.get(key).filter(|text| !text.trim().is_empty()) else { return Ok(Vec::new()) };
+            let Some(text) = data.get(key).filter(|text| !text.trim().is_empty()) else {
+                return Ok(Vec::new());
+            };
             serde_json::from_str(text).map_err(|source| ConfigError::List { key, source })
         };
-        let headers = |key| list(key).map(|names| names.into_iter().map(|name| name.to_ascii_lowercase()).collect::<Vec<_>>());
+        let headers = |key| {
+            list(key).map(|names| {
+                names
+                    .into_iter()
+                    .map(|name| name.to_ascii_lowercase())
+                    .collect::<Vec<_>>()
+            })
+        };
         let client_ca = pool(CLIENT_CA)?;
         let front_proxy = match pool(PROXY_CA)? {
             None => None,
@@ -101,13 +112,18 @@ impl AuthConfig {
                 extra_prefixes: headers("requestheader-extra-headers-prefix")?,
             }),
         };
-        Ok(Self { client_ca, front_proxy })
+        Ok(Self {
+            client_ca,
+            front_proxy,
+        })
     }
 
     /// Whether every holder of a client certificate could claim to be anybody.
     fn is_too_trusting(&self) -> bool {
         match (&self.client_ca, &self.front_proxy) {
-            (Some(clients), Some(proxy)) => proxy.allowed_names.is_empty() && proxy.ca.shares_authority(clients),
+            (Some(clients), Some(proxy)) => {
+                proxy.allowed_names.is_empty() && proxy.ca.shares_authority(clients)
+            }
             _ => false,
         }
     }
@@ -118,10 +134,19 @@ impl FrontProxy {
     ///
     /// # Errors
     /// The reason, for the log: signed by the right authority, but with a name that is not allowed.
-    pub(super) fn caller(&self, identity: &Identity, chain: &[CertificateDer<'static>]) -> Result<Option<Caller>, String> {
-        let Ok(subject) = self.ca.verify(chain) else { return Ok(None) };
+    pub(super) fn caller(
+        &self,
+        identity: &Identity,
+        chain: &[CertificateDer<'static>],
+    ) -> Result<Option<Caller>, String> {
+        let Ok(subject) = self.ca.verify(chain) else {
+            return Ok(None);
+        };
         if !self.allowed_names.is_empty() && !self.allowed_names.contains(&subject.common_name) {
-            return Err(format!("common name {:?} is not among requestheader-allowed-names", subject.common_name));
+            return Err(format!(
+                "common name {:?} is not among requestheader-allowed-names",
+                subject.common_name
+            ));
         }
         Ok(identity.user.clone().map(|user| Caller {
             user,
@@ -134,36 +159,44 @@ impl FrontProxy {
 
 /// The settings in force, followed by everybody who holds a clone.
 #[derive(Debug, Clone)]
-pub struct ConfigState(watch::Receiver<Option<Arc<AuthConfig>>>);
+pub(crate) struct ConfigState(watch::Receiver<Option<Arc<AuthConfig>>>);
 
 impl ConfigState {
     /// The settings that were last read without error; `None` before the first.
-    pub fn current(&self) -> Option<Arc<AuthConfig>> {
+    pub(crate) fn current(&self) -> Option<Arc<AuthConfig>> {
         self.0.borrow().clone()
     }
 
     /// Settings that never change.
     #[cfg(test)]
-    pub fn fixed(config: AuthConfig) -> Self {
+    pub(crate) fn fixed(config: AuthConfig) -> Self {
         Self(watch::channel(Some(Arc::new(config))).1)
     }
 
     /// Settings that have not been read.
     #[cfg(test)]
-    pub fn unknown() -> Self {
+    pub(crate) fn unknown() -> Self {
         Self(watch::channel(None).1)
     }
 }
 
 /// Follows the ConfigMap until `stop`; `ready` is met once it has been read. An update that cannot be used is logged and the last good
 /// settings stay.
-pub fn watch_config(client: Client, ready: Condition, stop: CancellationToken) -> ConfigState {
+pub(crate) fn watch_config(
+    client: Client,
+    ready: Condition,
+    stop: CancellationToken,
+) -> ConfigState {
     let (publish, state) = watch::channel(None);
-    ready.set_unmet(format!("ConfigMap {NAMESPACE}/{NAME} has not been read yet"));
+    ready.set_unmet(format!(
+        "ConfigMap {NAMESPACE}/{NAME} has not been read yet"
+    ));
     tokio::spawn(async move {
         let maps: Api<ConfigMap> = Api::namespaced(client, NAMESPACE);
         let config = watcher::Config::default().fields(&format!("metadata.name={NAME}"));
-        let events = watcher(maps, config).default_backoff().take_until(stop.cancelled_owned());
+        let events = watcher(maps, config)
+            .default_backoff()
+            .take_until(stop.cancelled_owned());
         let mut events = std::pin::pin!(events);
         let mut has_seen_one = false;
         while let Some(event) = events.next().await {
@@ -174,17 +207,23 @@ pub fn watch_config(client: Client, ready: Condition, stop: CancellationToken) -
                     take_in(&map, &publish, &ready);
                 }
                 Ok(watcher::Event::InitDone) if !has_seen_one && publish.borrow().is_none() => {
-                    let reason = format!("the aggregation layer is not configured in this cluster: ConfigMap {NAMESPACE}/{NAME} is missing");
+                    let reason = format!(
+                        "the aggregation layer is not configured in this cluster: ConfigMap {NAMESPACE}/{NAME} is missing"
+                    );
                     warn!("{reason}");
                     ready.set_unmet(reason);
                 }
                 Ok(watcher::Event::InitDone) => {}
-                Ok(watcher::Event::Delete(_)) => warn!("ConfigMap {NAMESPACE}/{NAME} was deleted; the last settings stay in force"),
+                Ok(watcher::Event::Delete(_)) => warn!(
+                    "ConfigMap {NAMESPACE}/{NAME} was deleted; the last settings stay in force"
+                ),
                 Err(error) => {
                     let error = chain(&error).to_string();
                     warn!(%error, "cannot watch ConfigMap {NAMESPACE}/{NAME}");
                     if publish.borrow().is_none() {
-                        ready.set_unmet(format!("cannot read ConfigMap {NAMESPACE}/{NAME}: {error}"));
+                        ready.set_unmet(format!(
+                            "cannot read ConfigMap {NAMESPACE}/{NAME}: {error}"
+                        ));
                     }
                 }
             }
@@ -208,9 +247,15 @@ fn take_in(map: &ConfigMap, publish: &watch::Sender<Option<Arc<AuthConfig>>>, re
             } else {
                 ready.set_unmet(format!("the aggregation layer is not configured in this cluster: ConfigMap {NAMESPACE}/{NAME} has no {PROXY_CA}"));
             }
-            info!(client_ca = config.client_ca.is_some(), front_proxy = config.front_proxy.is_some(), "authentication settings loaded");
+            info!(
+                client_ca = config.client_ca.is_some(),
+                front_proxy = config.front_proxy.is_some(),
+                "authentication settings loaded"
+            );
             publish.send_replace(Some(Arc::new(config)));
         }
-        Err(error) => warn!(error = %chain(&error), "authentication settings refused, the last ones stay in force"),
+        Err(error) => {
+            warn!(error = %chain(&error), "authentication settings refused, the last ones stay in force")
+        }
     }
 }

@@ -7,14 +7,17 @@ use std::time::{Duration, Instant};
 use coppice_runtime::crypto;
 use coppice_runtime::telemetry::chain;
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
-use kube::api::{Api, PostParams};
 use kube::Client;
+use kube::api::{Api, PostParams};
 
 use super::Caller;
 use crate::cache::{Cache, Keep, NoAnswer};
 
 /// A verdict, good or bad, is kept this long.
-const KEEP: Keep = Keep { fresh: Duration::from_secs(10), stretch: Duration::ZERO };
+const KEEP: Keep = Keep {
+    fresh: Duration::from_secs(10),
+    stretch: Duration::ZERO,
+};
 /// Verdicts kept at a time.
 const CAPACITY: usize = 4096;
 /// Longer tokens are refused unseen.
@@ -23,7 +26,7 @@ const MAX_BYTES: usize = 16 * 1024;
 const LIMIT: Duration = Duration::from_secs(4);
 
 /// Reviews tokens, each at most once in ten seconds.
-pub struct Tokens {
+pub(crate) struct Tokens {
     reviews: Api<TokenReview>,
     verdicts: Cache<[u8; 32], Option<Arc<Caller>>>,
     /// Tokens are remembered by a hash with this, so that they do not lie in memory.
@@ -41,13 +44,18 @@ pub(super) fn bearer(authorization: &[u8]) -> Option<&str> {
     let text = std::str::from_utf8(authorization).ok()?.trim();
     let (scheme, token) = text.split_once(' ')?;
     let token = token.trim();
-    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty() && token.len() <= MAX_BYTES).then_some(token)
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty() && token.len() <= MAX_BYTES)
+        .then_some(token)
 }
 
 impl Tokens {
     /// Reviews tokens with this client.
-    pub fn new(client: Client) -> Self {
-        Self { reviews: Api::all(client), verdicts: Cache::new(CAPACITY), salt: crypto::random() }
+    pub(crate) fn new(client: Client) -> Self {
+        Self {
+            reviews: Api::all(client),
+            verdicts: Cache::new(CAPACITY),
+            salt: crypto::random(),
+        }
     }
 
     /// Whom a token belongs to; `None` when the API server does not accept it.
@@ -58,8 +66,14 @@ impl Tokens {
         let key = crypto::sha256(&[&self.salt, token.as_bytes()]);
         let (reviews, token) = (self.reviews.clone(), token.to_owned());
         let verdict = self.verdicts.get(key, Instant::now(), move || async move {
-            let spec = TokenReviewSpec { token: Some(token), audiences: None };
-            let review = TokenReview { spec, ..TokenReview::default() };
+            let spec = TokenReviewSpec {
+                token,
+                audiences: None,
+            };
+            let review = TokenReview {
+                spec,
+                ..TokenReview::default()
+            };
             let params = PostParams::default();
             let request = reviews.create(&params, &review);
             match tokio::time::timeout(LIMIT, request).await {
@@ -78,8 +92,12 @@ fn verdict(review: TokenReview) -> Option<Caller> {
         return None;
     }
     let user = status.user?;
-    let extra: BTreeMap<String, Vec<String>> =
-        user.extra.unwrap_or_default().into_iter().map(|(key, values)| (key.to_ascii_lowercase(), values)).collect();
+    let extra: BTreeMap<String, Vec<String>> = user
+        .extra
+        .unwrap_or_default()
+        .into_iter()
+        .map(|(key, values)| (key.to_ascii_lowercase(), values))
+        .collect();
     Some(Caller {
         user: user.username.filter(|name| !name.is_empty())?,
         uid: user.uid.unwrap_or_default(),
@@ -99,6 +117,9 @@ mod tests {
         assert_eq!(bearer(b"Basic abc"), None);
         assert_eq!(bearer(b"Bearer "), None);
         assert_eq!(bearer(b"Bearer"), None);
-        assert_eq!(bearer(format!("Bearer {}", "a".repeat(MAX_BYTES + 1)).as_bytes()), None);
+        assert_eq!(
+            bearer(format!("Bearer {}", "a".repeat(MAX_BYTES + 1)).as_bytes()),
+            None
+        );
     }
 }

@@ -7,22 +7,33 @@ use super::*;
 use crate::fixtures::FakeApi;
 
 fn caller(user: &str) -> Caller {
-    Caller { user: user.to_owned(), groups: vec!["system:authenticated".to_owned()], ..Caller::default() }
+    Caller {
+        user: user.to_owned(),
+        groups: vec!["system:authenticated".to_owned()],
+        ..Caller::default()
+    }
 }
 
 fn route(path: &str) -> Route {
     Route::parse(&Method::GET, &path.parse().unwrap()).unwrap()
 }
 
-const METRIC: &str = "/apis/external.metrics.k8s.io/v1beta1/namespaces/serving/coppice_requests_waiting";
+const METRIC: &str =
+    "/apis/external.metrics.k8s.io/v1beta1/namespaces/serving/coppice_requests_waiting";
 
 #[tokio::test]
 async fn the_review_names_user_verb_resource_and_namespace() {
     let api = FakeApi::default();
     api.allowed.lock().push("ann".to_owned());
     let authorizer = Authorizer::new(api.client());
-    authorizer.authorize(caller("ann"), route(METRIC)).await.unwrap();
-    authorizer.authorize(caller("ann"), route("/apis")).await.unwrap();
+    authorizer
+        .authorize(caller("ann"), route(METRIC))
+        .await
+        .unwrap();
+    authorizer
+        .authorize(caller("ann"), route("/apis"))
+        .await
+        .unwrap();
     let seen = api.seen.lock();
     assert_eq!(
         seen[0],
@@ -34,21 +45,33 @@ async fn the_review_names_user_verb_resource_and_namespace() {
             },
         })
     );
-    assert_eq!(seen[1]["nonResourceAttributes"], json!({"path": "/apis", "verb": "get"}));
+    assert_eq!(
+        seen[1]["nonResourceAttributes"],
+        json!({"path": "/apis", "verb": "get"})
+    );
 }
 
 #[tokio::test]
 async fn a_refusal_has_the_usual_words() {
     let authorizer = Authorizer::new(FakeApi::default().client());
-    let refusal = authorizer.authorize(caller("bob"), route(METRIC)).await.unwrap_err();
+    let refusal = authorizer
+        .authorize(caller("bob"), route(METRIC))
+        .await
+        .unwrap_err();
     let expected = Refusal::forbidden(
         "coppice_requests_waiting.external.metrics.k8s.io is forbidden: User \"bob\" cannot list resource \"coppice_requests_waiting\" \
          in API group \"external.metrics.k8s.io\" in the namespace \"serving\": by the test",
     )
     .about(GROUP, "coppice_requests_waiting");
     assert_eq!(refusal, expected);
-    let refusal = authorizer.authorize(caller("bob"), route("/apis")).await.unwrap_err();
-    assert_eq!(refusal, Refusal::forbidden("forbidden: User \"bob\" cannot get path \"/apis\": by the test"));
+    let refusal = authorizer
+        .authorize(caller("bob"), route("/apis"))
+        .await
+        .unwrap_err();
+    assert_eq!(
+        refusal,
+        Refusal::forbidden("forbidden: User \"bob\" cannot get path \"/apis\": by the test")
+    );
 }
 
 #[tokio::test]
@@ -56,7 +79,12 @@ async fn masters_are_not_asked_about() {
     let api = FakeApi::default();
     let mut master = caller("system:kube-aggregator");
     master.groups.push("system:masters".to_owned());
-    assert!(Authorizer::new(api.client()).authorize(master, route(METRIC)).await.is_ok());
+    assert!(
+        Authorizer::new(api.client())
+            .authorize(master, route(METRIC))
+            .await
+            .is_ok()
+    );
     assert_eq!(api.asked.load(Ordering::SeqCst), 0);
 }
 
@@ -66,12 +94,25 @@ async fn a_verdict_is_kept_and_an_outage_refuses_only_the_unknown() {
     api.allowed.lock().push("ann".to_owned());
     let authorizer = Authorizer::new(api.client());
     for _ in 0..3 {
-        assert!(authorizer.authorize(caller("ann"), route(METRIC)).await.is_ok());
+        assert!(
+            authorizer
+                .authorize(caller("ann"), route(METRIC))
+                .await
+                .is_ok()
+        );
     }
     assert_eq!(api.asked.load(Ordering::SeqCst), 1);
     api.is_down.store(true, Ordering::SeqCst);
-    assert!(authorizer.authorize(caller("ann"), route(METRIC)).await.is_ok());
-    let refusal = authorizer.authorize(caller("eve"), route(METRIC)).await.unwrap_err();
+    assert!(
+        authorizer
+            .authorize(caller("ann"), route(METRIC))
+            .await
+            .is_ok()
+    );
+    let refusal = authorizer
+        .authorize(caller("eve"), route(METRIC))
+        .await
+        .unwrap_err();
     assert_eq!(refusal.code(), 500);
 }
 
@@ -83,7 +124,12 @@ async fn oversized_questions_are_not_kept() {
     let mut large = caller("ann");
     large.groups.push("g".repeat(MAX_CACHED_BYTES));
     for _ in 0..2 {
-        assert!(authorizer.authorize(large.clone(), route(METRIC)).await.is_ok());
+        assert!(
+            authorizer
+                .authorize(large.clone(), route(METRIC))
+                .await
+                .is_ok()
+        );
     }
     assert_eq!(api.asked.load(Ordering::SeqCst), 2);
 }

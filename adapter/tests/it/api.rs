@@ -44,12 +44,17 @@ async fn values(world: &World, namespace: &str) -> anyhow::Result<()> {
     assert_eq!(item["metricLabels"]["model"], "qwen3");
     assert_eq!(item["metricLabels"]["namespace"], namespace);
     let at: jiff::Timestamp = item["timestamp"].as_str().context("a time")?.parse()?;
-    ensure!(jiff::Timestamp::now().duration_since(at).as_secs() < 5, "{at} is old");
+    ensure!(
+        jiff::Timestamp::now().duration_since(at).as_secs() < 5,
+        "{at} is old"
+    );
 
     // The HPA's client sends names in lower case and selectors as text; any series can be asked for by its own name.
     let selected = format!("{metric}?labelSelector=model+in+%28other%2Cqwen3%29%2C%21absent");
     assert_eq!(world.raw(&selected).await?["items"][0]["value"], "37");
-    let own = format!("{BASE}/namespaces/{namespace}/vllm:num_requests_waiting?labelSelector=role%3Ddecode");
+    let own = format!(
+        "{BASE}/namespaces/{namespace}/vllm:num_requests_waiting?labelSelector=role%3Ddecode"
+    );
     wait::until(LIMIT, "the series by its own name", || async {
         let list = world.raw(&own).await?;
         ensure!(list["items"][0]["value"] == "37", "{list}");
@@ -57,19 +62,51 @@ async fn values(world: &World, namespace: &str) -> anyhow::Result<()> {
     })
     .await?;
 
-    let table = world.kubectl(&["get", "coppice_requests_waiting.external.metrics.k8s.io", "-n", namespace]).await?;
-    ensure!(table.starts_with("METRIC") && table.contains("37"), "{table}");
-    let listed = world.kubectl(&["api-resources", "--api-group=external.metrics.k8s.io"]).await?;
-    ensure!(listed.contains("coppice_ttft_seconds_p95") && listed.contains("coppice_wanted_replicas"), "{listed}");
+    let table = world
+        .kubectl(&[
+            "get",
+            "coppice_requests_waiting.external.metrics.k8s.io",
+            "-n",
+            namespace,
+        ])
+        .await?;
+    ensure!(
+        table.starts_with("METRIC") && table.contains("37"),
+        "{table}"
+    );
+    let listed = world
+        .kubectl(&["api-resources", "--api-group=external.metrics.k8s.io"])
+        .await?;
+    ensure!(
+        listed.contains("coppice_ttft_seconds_p95") && listed.contains("coppice_wanted_replicas"),
+        "{listed}"
+    );
 
     let shown = tokio::process::Command::new(program())
-        .args(["get", "coppice_requests_waiting", "--namespace", namespace, "--selector", "app=engine", "--kubeconfig"])
+        .args([
+            "get",
+            "coppice_requests_waiting",
+            "--namespace",
+            namespace,
+            "--selector",
+            "app=engine",
+            "--kubeconfig",
+        ])
         .arg(world.cluster.kubeconfig())
         .output()
         .await?;
     let text = String::from_utf8(shown.stdout)?;
-    ensure!(shown.status.success(), "{}", String::from_utf8_lossy(&shown.stderr));
-    for part in ["value      37 (sent as 37)", "rule       sum", "endpoints  2 of 2 contribute", &format!("{namespace}/one")] {
+    ensure!(
+        shown.status.success(),
+        "{}",
+        String::from_utf8_lossy(&shown.stderr)
+    );
+    for part in [
+        "value      37 (sent as 37)",
+        "rule       sum",
+        "endpoints  2 of 2 contribute",
+        &format!("{namespace}/one"),
+    ] {
         ensure!(text.contains(part), "{part:?} is not in\n{text}");
     }
     Ok(())
@@ -78,17 +115,35 @@ async fn values(world: &World, namespace: &str) -> anyhow::Result<()> {
 async fn what_is_missing_is_an_error(world: &World, namespace: &str) -> anyhow::Result<()> {
     for (path, code, part) in [
         ("coppice_nothing", 404, "coppice_nothing"),
-        ("coppice_requests_waiting?labelSelector=app%3Dabsent", 404, "no ready endpoint"),
-        ("coppice_requests_waiting?labelSelector=%28%28", 400, "label selector"),
+        (
+            "coppice_requests_waiting?labelSelector=app%3Dabsent",
+            404,
+            "no ready endpoint",
+        ),
+        (
+            "coppice_requests_waiting?labelSelector=%28%28",
+            400,
+            "label selector",
+        ),
         ("coppice_kv_cache_usage", 404, "not exposed by vllm"),
         ("coppice_ttft_seconds_p95", 404, "not exposed by vllm"),
     ] {
-        let (answered, message) = refusal(world.raw(&format!("{BASE}/namespaces/{namespace}/{path}")).await)?;
-        ensure!(answered == code && message.contains(part), "{path}: {answered} {message}");
+        let (answered, message) = refusal(
+            world
+                .raw(&format!("{BASE}/namespaces/{namespace}/{path}"))
+                .await,
+        )?;
+        ensure!(
+            answered == code && message.contains(part),
+            "{path}: {answered} {message}"
+        );
     }
     let elsewhere = format!("{BASE}/namespaces/default/coppice_requests_waiting");
     let (code, message) = refusal(world.raw(&elsewhere).await)?;
-    ensure!(code == 404, "another namespace's engines are not shown: {message}");
+    ensure!(
+        code == 404,
+        "another namespace's engines are not shown: {message}"
+    );
     Ok(())
 }
 
@@ -98,23 +153,43 @@ async fn discovery(world: &World) -> anyhow::Result<()> {
     assert_eq!(list["resources"][0]["verbs"], json!(["get"]));
     // The API server's own view of all groups, which it polls.
     let accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
-    wait::until(LIMIT, "our metrics in the API server's own discovery", || async {
-        let request = http::Request::get("/apis").header("accept", accept).body(Vec::new())?;
-        let all: Value = world.client.request(request).await?;
-        let groups = all["items"].as_array().context("groups")?;
-        let ours = groups.iter().find(|group| group["metadata"]["name"] == "external.metrics.k8s.io").context("our group")?;
-        let version = &ours["versions"][0];
-        ensure!(version["freshness"] == "Current", "{version}");
-        ensure!(version["resources"].as_array().is_some_and(|resources| resources.len() > 20), "{version}");
-        Ok::<_, anyhow::Error>(())
-    })
+    wait::until(
+        LIMIT,
+        "our metrics in the API server's own discovery",
+        || async {
+            let request = http::Request::get("/apis")
+                .header("accept", accept)
+                .body(Vec::new())?;
+            let all: Value = world.client.request(request).await?;
+            let groups = all["items"].as_array().context("groups")?;
+            let ours = groups
+                .iter()
+                .find(|group| group["metadata"]["name"] == "external.metrics.k8s.io")
+                .context("our group")?;
+            let version = &ours["versions"][0];
+            ensure!(version["freshness"] == "Current", "{version}");
+            ensure!(
+                version["resources"]
+                    .as_array()
+                    .is_some_and(|resources| resources.len() > 20),
+                "{version}"
+            );
+            Ok::<_, anyhow::Error>(())
+        },
+    )
     .await?;
     Ok(())
 }
 
 async fn rights(world: &World, namespace: &str) -> anyhow::Result<()> {
     let eve = world.cluster.client_as("eve", &["system:authenticated"]);
-    let (code, message) = refusal(raw(&eve, &format!("{BASE}/namespaces/{namespace}/coppice_requests_waiting")).await)?;
+    let (code, message) = refusal(
+        raw(
+            &eve,
+            &format!("{BASE}/namespaces/{namespace}/coppice_requests_waiting"),
+        )
+        .await,
+    )?;
     ensure!(code == 403 && message.contains("eve"), "{code} {message}");
     Ok(())
 }
@@ -123,7 +198,10 @@ async fn rights(world: &World, namespace: &str) -> anyhow::Result<()> {
 async fn direct(world: &World, adapter: &Adapter, namespace: &str) -> anyhow::Result<()> {
     let services: Api<APIService> = Api::all(world.client.clone());
     let service = services.get("v1beta1.external.metrics.k8s.io").await?;
-    let bundle = service.spec.and_then(|spec| spec.ca_bundle).context("a bundle")?;
+    let bundle = service
+        .spec
+        .and_then(|spec| spec.ca_bundle)
+        .context("a bundle")?;
     let http = reqwest::Client::builder()
         .tls_certs_only([reqwest::Certificate::from_pem(&bundle.0)?])
         .resolve("localhost", adapter.address)
@@ -131,22 +209,61 @@ async fn direct(world: &World, adapter: &Adapter, namespace: &str) -> anyhow::Re
     let base = format!("https://localhost:{}", adapter.address.port());
     let metric = format!("{base}{BASE}/namespaces/{namespace}/coppice_requests_waiting");
 
-    assert_eq!(http.get(format!("{base}/readyz")).send().await?.text().await?, "ok");
+    assert_eq!(
+        http.get(format!("{base}/readyz"))
+            .send()
+            .await?
+            .text()
+            .await?,
+        "ok"
+    );
     let anonymous = http.get(&metric).send().await?;
     assert_eq!(anonymous.status().as_u16(), 403);
     assert_eq!(anonymous.json::<Value>().await?["kind"], "Status");
-    let forged = http.get(&metric).header("x-remote-user", "admin").header("x-remote-group", "system:masters").send().await?;
+    let forged = http
+        .get(&metric)
+        .header("x-remote-user", "admin")
+        .header("x-remote-group", "system:masters")
+        .send()
+        .await?;
     assert_eq!(forged.status().as_u16(), 403);
     let bad = http.get(&metric).bearer_auth("nonsense").send().await?;
     assert_eq!(bad.status().as_u16(), 401);
 
     let accounts: Api<ServiceAccount> = Api::namespaced(world.client.clone(), namespace);
-    let metadata = ObjectMeta { name: Some("viewer".to_owned()), ..ObjectMeta::default() };
-    accounts.create(&PostParams::default(), &ServiceAccount { metadata, ..ServiceAccount::default() }).await?;
-    let request = TokenRequest { spec: TokenRequestSpec::default(), ..TokenRequest::default() };
-    let token = accounts.create_token_request("viewer", &PostParams::default(), &request).await?;
-    let token = token.status.context("a token")?.token;
-    let code = async || -> anyhow::Result<u16> { Ok(http.get(&metric).bearer_auth(&token).send().await?.status().as_u16()) };
+    let metadata = ObjectMeta {
+        name: Some("viewer".to_owned()),
+        ..ObjectMeta::default()
+    };
+    accounts
+        .create(
+            &PostParams::default(),
+            &ServiceAccount {
+                metadata,
+                ..ServiceAccount::default()
+            },
+        )
+        .await?;
+    let request = TokenRequest {
+        spec: Some(TokenRequestSpec::default()),
+        ..TokenRequest::default()
+    };
+    let token = accounts
+        .create_token_request("viewer", &PostParams::default(), &request)
+        .await?;
+    let token = token
+        .status
+        .and_then(|status| status.token)
+        .context("a token")?;
+    let code = async || -> anyhow::Result<u16> {
+        Ok(http
+            .get(&metric)
+            .bearer_auth(&token)
+            .send()
+            .await?
+            .status()
+            .as_u16())
+    };
     assert_eq!(code().await?, 403, "a good token without rights");
     let binding = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": {"name": "viewer"},
@@ -168,13 +285,20 @@ async fn steady_state(world: &World, namespace: &str) -> anyhow::Result<()> {
     let audit = world.cluster.audit();
     let mark = audit.mark()?;
     let metric = format!("{BASE}/namespaces/{namespace}/coppice_requests_waiting");
-    wait::holds(std::time::Duration::from_secs(5), "answers without writes", || async {
-        world.raw(&metric).await?;
-        let writes = audit.since(mark)?;
-        let own: Vec<_> = writes.iter().filter(|write| write.user.ends_with(&format!("{SYSTEM}:coppice-adapter"))).collect();
-        ensure!(own.is_empty(), "{own:?}");
-        Ok::<_, anyhow::Error>(())
-    })
+    wait::holds(
+        std::time::Duration::from_secs(5),
+        "answers without writes",
+        || async {
+            world.raw(&metric).await?;
+            let writes = audit.since(mark)?;
+            let own: Vec<_> = writes
+                .iter()
+                .filter(|write| write.user.ends_with(&format!("{SYSTEM}:coppice-adapter")))
+                .collect();
+            ensure!(own.is_empty(), "{own:?}");
+            Ok::<_, anyhow::Error>(())
+        },
+    )
     .await?;
     Ok(())
 }

@@ -35,7 +35,10 @@ async fn the_hpa_follows_the_queue_and_holds_when_it_cannot_be_measured() -> any
     engine.freeze(true);
     engine.set_waiting(0);
     let message = scaled.cannot_measure().await?;
-    ensure!(message.contains("coppice_requests_waiting") && message.contains("endpoints have a value"), "{message}");
+    ensure!(
+        message.contains("coppice_requests_waiting") && message.contains("endpoints have a value"),
+        "{message}"
+    );
     scaled.holds(3).await?;
     engine.set_waiting(21);
     engine.freeze(false);
@@ -59,13 +62,22 @@ struct Scaled {
 
 impl Scaled {
     async fn replicas(&self) -> anyhow::Result<i32> {
-        self.deployments.get("engines").await?.spec.and_then(|spec| spec.replicas).context("replicas")
+        self.deployments
+            .get("engines")
+            .await?
+            .spec
+            .replicas
+            .context("replicas")
     }
 
     async fn reaches(&self, replicas: i32, why: &str) -> anyhow::Result<()> {
         wait::until(LIMIT, &format!("{replicas} replicas: {why}"), || async {
             let seen = self.replicas().await?;
-            ensure!(seen == replicas, "{seen} replicas, {:?}", self.conditions().await);
+            ensure!(
+                seen == replicas,
+                "{seen} replicas, {:?}",
+                self.conditions().await
+            );
             Ok::<_, anyhow::Error>(())
         })
         .await?;
@@ -86,7 +98,10 @@ impl Scaled {
     async fn cannot_measure(&self) -> anyhow::Result<String> {
         let message = wait::until(LIMIT, "ScalingActive=False", || async {
             let conditions = self.conditions().await?;
-            let active = conditions.iter().find(|(type_, ..)| type_ == "ScalingActive").context("ScalingActive")?;
+            let active = conditions
+                .iter()
+                .find(|(type_, ..)| type_ == "ScalingActive")
+                .context("ScalingActive")?;
             ensure!(active.1 == "FailedGetExternalMetric", "{active:?}");
             Ok::<_, anyhow::Error>(active.2.clone())
         });
@@ -95,10 +110,21 @@ impl Scaled {
 
     /// Type, reason and message of each condition.
     async fn conditions(&self) -> anyhow::Result<Vec<(String, String, String)>> {
-        let status = self.autoscalers.get("engines").await?.status.unwrap_or_default();
+        let status = self
+            .autoscalers
+            .get("engines")
+            .await?
+            .status
+            .unwrap_or_default();
         let conditions = status.conditions.unwrap_or_default().into_iter();
         Ok(conditions
-            .map(|condition| (condition.type_, condition.reason.unwrap_or_default(), condition.message.unwrap_or_default()))
+            .map(|condition| {
+                (
+                    condition.type_,
+                    condition.reason.unwrap_or_default(),
+                    condition.message.unwrap_or_default(),
+                )
+            })
             .collect())
     }
 }

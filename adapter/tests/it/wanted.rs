@@ -15,7 +15,9 @@ async fn the_record_is_served_while_the_scaler_is_alive() -> anyhow::Result<()> 
     let world = World::start().await?;
     let adapter = world.adapter().await?;
     let namespace = world.cluster.namespace("wanted").await?;
-    let path = format!("{BASE}/namespaces/{namespace}/coppice_wanted_replicas?labelSelector=policy%3Dqwen3%2Crole%3Ddecode");
+    let path = format!(
+        "{BASE}/namespaces/{namespace}/coppice_wanted_replicas?labelSelector=policy%3Dqwen3%2Crole%3Ddecode"
+    );
     let (code, _) = refusal(world.raw(&path).await)?;
     assert_eq!(code, 404, "there is no such policy");
 
@@ -27,15 +29,21 @@ async fn the_record_is_served_while_the_scaler_is_alive() -> anyhow::Result<()> 
         },
     });
     coppice_testbed::apply(&world.client, &policy.to_string(), &namespace).await?;
-    let policies: Api<coppice_scaler_api::ScalingPolicy> = Api::namespaced(world.client.clone(), &namespace);
+    let policies: Api<coppice_scaler_api::ScalingPolicy> =
+        Api::namespaced(world.client.clone(), &namespace);
     let status = json!({"status": {
         "decision": {"at": Timestamp::now().to_string(), "summary": "decode 2 to 5", "sentence": "Decode grows.", "servedFraction": "1"},
         "roles": [{"name": "decode", "current": 2, "ready": 2, "wanted": 5, "because": "Load"}],
     }});
-    policies.patch_status("qwen3", &PatchParams::default(), &Patch::Merge(status)).await?;
+    policies
+        .patch_status("qwen3", &PatchParams::default(), &Patch::Merge(status))
+        .await?;
     wait::until(LIMIT, "an error that names the missing lease", || async {
         let (code, message) = refusal(world.raw(&path).await)?;
-        ensure!(code == 503 && message.contains("no lease was found"), "{code} {message}");
+        ensure!(
+            code == 503 && message.contains("no lease was found"),
+            "{code} {message}"
+        );
         Ok::<_, anyhow::Error>(())
     })
     .await?;
@@ -52,7 +60,10 @@ async fn the_record_is_served_while_the_scaler_is_alive() -> anyhow::Result<()> 
     wait::until(LIMIT, "the record", || async {
         let list = world.raw(&path).await?;
         ensure!(list["items"][0]["value"] == "5", "{list}");
-        ensure!(list["items"][0]["metricLabels"] == json!({"policy": "qwen3", "role": "decode"}), "{list}");
+        ensure!(
+            list["items"][0]["metricLabels"] == json!({"policy": "qwen3", "role": "decode"}),
+            "{list}"
+        );
         Ok::<_, anyhow::Error>(())
     })
     .await?;
@@ -60,12 +71,17 @@ async fn the_record_is_served_while_the_scaler_is_alive() -> anyhow::Result<()> 
     // The scaler dies: nobody renews. Then it comes back.
     wait::until(LIMIT, "an error once the lease has run out", || async {
         let (code, message) = refusal(world.raw(&path).await)?;
-        ensure!(code == 503 && message.contains("not renewed in time"), "{code} {message}");
+        ensure!(
+            code == 503 && message.contains("not renewed in time"),
+            "{code} {message}"
+        );
         Ok::<_, anyhow::Error>(())
     })
     .await?;
     lease.spec.get_or_insert_default().renew_time = Some(renewed());
-    leases.replace("coppice-scaler", &PostParams::default(), &lease).await?;
+    leases
+        .replace("coppice-scaler", &PostParams::default(), &lease)
+        .await?;
     wait::until(LIMIT, "the record again", || async {
         let list = world.raw(&path).await?;
         ensure!(list["items"][0]["value"] == "5", "{list}");

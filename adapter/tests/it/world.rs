@@ -37,13 +37,35 @@ impl World {
         let cluster = Cluster::start(Profile::Plain).await?;
         let client = cluster.client();
         let namespaces: Api<Namespace> = Api::all(client.clone());
-        let metadata = ObjectMeta { name: Some(SYSTEM.to_owned()), ..ObjectMeta::default() };
-        namespaces.create(&PostParams::default(), &Namespace { metadata, ..Namespace::default() }).await?;
+        let metadata = ObjectMeta {
+            name: Some(SYSTEM.to_owned()),
+            ..ObjectMeta::default()
+        };
+        namespaces
+            .create(
+                &PostParams::default(),
+                &Namespace {
+                    metadata,
+                    ..Namespace::default()
+                },
+            )
+            .await?;
         let manifests = Command::new(program())
-            .args(["manifests", "--namespace", SYSTEM, "--self-registering", "--external-host", "localhost"])
+            .args([
+                "manifests",
+                "--namespace",
+                SYSTEM,
+                "--self-registering",
+                "--external-host",
+                "localhost",
+            ])
             .output()
             .await?;
-        ensure!(manifests.status.success(), "manifests: {}", String::from_utf8_lossy(&manifests.stderr));
+        ensure!(
+            manifests.status.success(),
+            "manifests: {}",
+            String::from_utf8_lossy(&manifests.stderr)
+        );
         coppice_testbed::apply(&client, &String::from_utf8(manifests.stdout)?, SYSTEM).await?;
         for crd in coppice_scaler_api::crds() {
             coppice_testbed::apply(&client, &serde_json::to_string(&crd)?, SYSTEM).await?;
@@ -58,10 +80,24 @@ impl World {
         let services: Api<APIService> = Api::all(self.client.clone());
         wait::until(LIMIT, "an available APIService", || async {
             let service = services.get("v1beta1.external.metrics.k8s.io").await?;
-            let port = service.spec.and_then(|spec| spec.service).and_then(|service| service.port);
-            ensure!(port == Some(i32::from(adapter.address.port())), "the APIService names port {port:?}");
-            let conditions = service.status.and_then(|status| status.conditions).unwrap_or_default();
-            ensure!(conditions.iter().any(|condition| condition.type_ == "Available" && condition.status == "True"), "{conditions:?}");
+            let port = service
+                .spec
+                .and_then(|spec| spec.service)
+                .and_then(|service| service.port);
+            ensure!(
+                port == Some(i32::from(adapter.address.port())),
+                "the APIService names port {port:?}"
+            );
+            let conditions = service
+                .status
+                .and_then(|status| status.conditions)
+                .unwrap_or_default();
+            ensure!(
+                conditions
+                    .iter()
+                    .any(|condition| condition.type_ == "Available" && condition.status == "True"),
+                "{conditions:?}"
+            );
             Ok(())
         })
         .await?;
@@ -90,7 +126,9 @@ impl World {
 }
 
 pub async fn raw(client: &Client, path: &str) -> kube::Result<Value> {
-    client.request(http::Request::get(path).body(Vec::new()).expect("a path")).await
+    client
+        .request(http::Request::get(path).body(Vec::new()).expect("a path"))
+        .await
 }
 
 pub fn program() -> &'static str {
@@ -116,10 +154,33 @@ pub struct Adapter {
 impl Adapter {
     async fn start(kubeconfig: &std::path::Path) -> anyhow::Result<Self> {
         let mut process = Command::new(program())
-            .args(["serve", "--log-format", "json", "--bind-address", "127.0.0.1:0", "--admin-address", "127.0.0.1:0"])
-            .args(["--register-apiservice", "--external-host", "localhost", "--service-namespace", SYSTEM])
+            .args([
+                "serve",
+                "--log-format",
+                "json",
+                "--bind-address",
+                "127.0.0.1:0",
+                "--admin-address",
+                "127.0.0.1:0",
+            ])
+            .args([
+                "--register-apiservice",
+                "--external-host",
+                "localhost",
+                "--service-namespace",
+                SYSTEM,
+            ])
             .args(["--scaler-lease-namespace", SYSTEM])
-            .args(["--scrape-interval", "500ms", "--scrape-timeout", "400ms", "--stale-after", "2s", "--window", "5s"])
+            .args([
+                "--scrape-interval",
+                "500ms",
+                "--scrape-timeout",
+                "400ms",
+                "--stale-after",
+                "2s",
+                "--window",
+                "5s",
+            ])
             .arg("--kubeconfig")
             .arg(kubeconfig)
             .stderr(Stdio::piped())
@@ -128,7 +189,9 @@ impl Adapter {
         let mut lines = BufReader::new(process.stderr.take().context("stderr")?).lines();
         let mut seen = Vec::new();
         let address = loop {
-            let Some(line) = lines.next_line().await? else { bail!("the adapter ended:\n{}", seen.join("\n")) };
+            let Some(line) = lines.next_line().await? else {
+                bail!("the adapter ended:\n{}", seen.join("\n"))
+            };
             let event: Value = serde_json::from_str(&line).unwrap_or(Value::Null);
             seen.push(line);
             if event["message"] == "listening" && event["tls"] == true {
@@ -175,12 +238,27 @@ impl Engine {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let [high, low] = u16::try_from(NEXT.fetch_add(1, Ordering::SeqCst))?.to_be_bytes();
         // Its own part of 127.64.0.0/10, so that it meets no fleet on the same machine.
-        let listener = tokio::net::TcpListener::bind((Ipv4Addr::new(127, 127, high, low), 0)).await?;
+        let listener =
+            tokio::net::TcpListener::bind((Ipv4Addr::new(127, 127, high, low), 0)).await?;
         let address = listener.local_addr()?;
-        let (waiting, is_frozen) = (Arc::new(AtomicU64::new(waiting)), Arc::new(AtomicBool::new(false)));
-        let app = Router::new().route("/metrics", get(metrics)).with_state((Arc::clone(&waiting), Arc::clone(&is_frozen)));
-        let server = tokio::spawn(async move { axum::serve(listener, app).await.expect("serving does not end") });
-        Ok(Self { address, waiting, is_frozen, server })
+        let (waiting, is_frozen) = (
+            Arc::new(AtomicU64::new(waiting)),
+            Arc::new(AtomicBool::new(false)),
+        );
+        let app = Router::new()
+            .route("/metrics", get(metrics))
+            .with_state((Arc::clone(&waiting), Arc::clone(&is_frozen)));
+        let server = tokio::spawn(async move {
+            axum::serve(listener, app)
+                .await
+                .expect("serving does not end")
+        });
+        Ok(Self {
+            address,
+            waiting,
+            is_frozen,
+            server,
+        })
     }
 
     pub fn set_waiting(&self, waiting: u64) {
@@ -208,7 +286,8 @@ impl Engine {
             "phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}],
             "conditions": [{"type": "Ready", "status": "True"}],
         }});
-        pods.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await?;
+        pods.patch_status(name, &PatchParams::default(), &Patch::Merge(status))
+            .await?;
         Ok(())
     }
 }

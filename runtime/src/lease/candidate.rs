@@ -71,7 +71,10 @@ impl Candidate {
         if holder(&lease) != self.identity {
             self.renewed_at = None;
         }
-        let is_unchanged = self.seen.as_ref().is_some_and(|seen| seen.lease.spec == lease.spec);
+        let is_unchanged = self
+            .seen
+            .as_ref()
+            .is_some_and(|seen| seen.lease.spec == lease.spec);
         let changed_at = match &self.seen {
             Some(seen) if is_unchanged => seen.changed_at,
             _ => now,
@@ -82,7 +85,10 @@ impl Candidate {
     /// Takes in that the server accepted a record of this candidate. `sent_at`: the instant *before* the request left.
     pub fn accepted(&mut self, lease: Lease, sent_at: Instant) {
         self.renewed_at = Some(sent_at);
-        self.seen = Some(Seen { lease, changed_at: sent_at });
+        self.seen = Some(Seen {
+            lease,
+            changed_at: sent_at,
+        });
     }
 
     /// Whether the record must be read before the next step: nothing is known, or another one holds it.
@@ -100,12 +106,18 @@ impl Candidate {
                 name: Some(self.name.clone()),
                 ..ObjectMeta::default()
             };
-            return Step::Create(Box::new(Lease { metadata, spec: Some(self.record(None, wall)) }));
+            return Step::Create(Box::new(Lease {
+                metadata,
+                spec: Some(self.record(None, wall)),
+            }));
         };
         let holder = holder(&seen.lease);
         let expires = seen.changed_at + promised(&seen.lease, self.timing.lease_duration());
         if !holder.is_empty() && holder != self.identity && now < expires {
-            return Step::Wait { holder: holder.to_owned(), until: expires };
+            return Step::Wait {
+                holder: holder.to_owned(),
+                until: expires,
+            };
         }
         let mut lease = seen.lease.clone();
         lease.spec = Some(self.record(seen.lease.spec.as_ref(), wall));
@@ -140,7 +152,8 @@ impl Candidate {
     /// When the tenure ends unless it is renewed; `None` when this candidate does not lead.
     #[must_use]
     pub fn tenure_end(&self) -> Option<Instant> {
-        self.renewed_at.map(|sent| sent + self.timing.renew_deadline())
+        self.renewed_at
+            .map(|sent| sent + self.timing.renew_deadline())
     }
 
     /// Whether this candidate may act as the leader at `now`.
@@ -151,11 +164,17 @@ impl Candidate {
 
     /// This candidate's record that follows `previous`.
     fn record(&self, previous: Option<&LeaseSpec>, wall: Timestamp) -> LeaseSpec {
-        let is_held = previous.is_some_and(|spec| spec.holder_identity.as_deref() == Some(self.identity.as_str()));
-        let acquired = previous.filter(|_| is_held).and_then(|spec| spec.acquire_time.clone());
+        let is_held = previous
+            .is_some_and(|spec| spec.holder_identity.as_deref() == Some(self.identity.as_str()));
+        let acquired = previous
+            .filter(|_| is_held)
+            .and_then(|spec| spec.acquire_time.clone());
         let transitions = match previous {
             None => 0,
-            Some(spec) => spec.lease_transitions.unwrap_or(0).saturating_add(i32::from(!is_held)),
+            Some(spec) => spec
+                .lease_transitions
+                .unwrap_or(0)
+                .saturating_add(i32::from(!is_held)),
         };
         let mut seconds = self.timing.lease_duration().as_secs();
         if self.timing.lease_duration().subsec_nanos() > 0 {
@@ -175,14 +194,23 @@ impl Candidate {
 /// The holder that a Lease names; empty when it names none.
 #[must_use]
 pub fn holder(lease: &Lease) -> &str {
-    lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref()).unwrap_or("")
+    lease
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.holder_identity.as_deref())
+        .unwrap_or("")
 }
 
 /// How long the holder promised to be patient: the record's own duration, or `default`.
 #[must_use]
 pub fn promised(lease: &Lease, default: Duration) -> Duration {
-    let seconds = lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds);
-    seconds.and_then(|seconds| u64::try_from(seconds).ok()).map_or(default, Duration::from_secs)
+    let seconds = lease
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.lease_duration_seconds);
+    seconds
+        .and_then(|seconds| u64::try_from(seconds).ok())
+        .map_or(default, Duration::from_secs)
 }
 
 #[cfg(test)]

@@ -53,7 +53,13 @@ fn another_candidate_waits_a_lease_duration_after_the_last_change_it_saw() {
     let first_seen = start + seconds(60);
     b.observe(Some(lease.clone()), first_seen);
     let until = first_seen + seconds(15);
-    assert_eq!(b.step(until - Duration::from_millis(1), wall), Step::Wait { holder: "a".into(), until });
+    assert_eq!(
+        b.step(until - Duration::from_millis(1), wall),
+        Step::Wait {
+            holder: "a".into(),
+            until
+        }
+    );
     // Seen again, unchanged: the wait goes on from where it was, whatever the record's own times say.
     b.observe(Some(lease), first_seen + seconds(10));
     let taken = written(b.step(until, wall));
@@ -80,7 +86,12 @@ fn a_lease_given_back_is_free_at_once() {
     a.accepted(written(a.step(start, wall)), start);
     let released = a.release(wall).expect("a holds it");
     b.observe(Some(released), start);
-    assert_eq!(spec(&written(b.step(start, wall))).holder_identity.as_deref(), Some("b"));
+    assert_eq!(
+        spec(&written(b.step(start, wall)))
+            .holder_identity
+            .as_deref(),
+        Some("b")
+    );
     assert_eq!(b.release(wall), None, "only the holder gives back");
 }
 
@@ -115,7 +126,9 @@ struct Server {
 
 impl Server {
     fn take_stray(&mut self, now: u64) {
-        let (due, later) = std::mem::take(&mut self.stray).into_iter().partition(|(at, _)| *at <= now);
+        let (due, later) = std::mem::take(&mut self.stray)
+            .into_iter()
+            .partition(|(at, _)| *at <= now);
         self.stray = later;
         let due: Vec<(u64, Ask)> = due;
         for (_, ask) in due {
@@ -126,7 +139,10 @@ impl Server {
     }
 
     fn write(&mut self, mut lease: Lease) -> Option<Lease> {
-        let held = self.lease.as_ref().and_then(|lease| lease.metadata.resource_version.clone());
+        let held = self
+            .lease
+            .as_ref()
+            .and_then(|lease| lease.metadata.resource_version.clone());
         if held != lease.metadata.resource_version {
             return None;
         }
@@ -184,13 +200,22 @@ fn tick(server: &mut Server, processes: &mut [Process], now: u64, rng: &mut StdR
             if request.answer.is_none() && now >= request.reaches {
                 request.answer = Some(match &request.asks {
                     Ask::Read => Answer::Read(server.lease.clone().map(Box::new)),
-                    Ask::Write(lease) => Answer::Written(server.write((**lease).clone()).map(Box::new)),
+                    Ask::Write(lease) => {
+                        Answer::Written(server.write((**lease).clone()).map(Box::new))
+                    }
                 });
             }
             if now < request.answers {
                 continue;
             }
-            let Some(Request { sent_at, answer: Some(answer), .. }) = process.request.take() else { continue };
+            let Some(Request {
+                sent_at,
+                answer: Some(answer),
+                ..
+            }) = process.request.take()
+            else {
+                continue;
+            };
             match answer {
                 Answer::Read(lease) => process.candidate.observe(lease.map(|lease| *lease), local),
                 Answer::Written(Some(lease)) => process.candidate.accepted(*lease, sent_at),
@@ -204,7 +229,10 @@ fn tick(server: &mut Server, processes: &mut [Process], now: u64, rng: &mut StdR
         }
         let asks = if process.candidate.needs_read(local) {
             // The step follows the read in the same try; the pause between them is the network's.
-            match (process.candidate.seen.is_some() && rng.random_bool(0.5), process.candidate.step(local, process.wall)) {
+            match (
+                process.candidate.seen.is_some() && rng.random_bool(0.5),
+                process.candidate.step(local, process.wall),
+            ) {
                 (true, Step::Create(lease) | Step::Replace(lease)) => Ask::Write(lease),
                 _ => Ask::Read,
             }
@@ -224,9 +252,18 @@ fn tick(server: &mut Server, processes: &mut [Process], now: u64, rng: &mut StdR
             continue;
         }
         let answers = reaches + rng.random_range(1..slow);
-        process.request = Some(Request { reaches, answers, sent_at: local, asks, answer: None });
+        process.request = Some(Request {
+            reaches,
+            answers,
+            sent_at: local,
+            asks,
+            answer: None,
+        });
     }
-    processes.iter().filter(|process| process.candidate.is_leader(process.local(now))).count()
+    processes
+        .iter()
+        .filter(|process| process.candidate.is_leader(process.local(now)))
+        .count()
 }
 
 #[test]
@@ -242,7 +279,8 @@ fn two_never_lead_at_once_under_skewed_clocks_slow_requests_and_lost_answers() {
                 epoch: Instant::now() + Duration::from_secs(rng.random_range(0..100_000)),
                 // Rates differ by less than 15 s / 10 s.
                 rate: rng.random_range(0.82..1.18),
-                wall: Timestamp::UNIX_EPOCH + jiff::SignedDuration::from_secs(rng.random_range(0..100_000)),
+                wall: Timestamp::UNIX_EPOCH
+                    + jiff::SignedDuration::from_secs(rng.random_range(0..100_000)),
                 next: rng.random_range(0..2_000),
                 request: None,
             })
@@ -250,12 +288,20 @@ fn two_never_lead_at_once_under_skewed_clocks_slow_requests_and_lost_answers() {
         // Ten minutes in steps of 20 ms.
         for step in 0..30_000_u64 {
             let leaders = tick(&mut server, &mut processes, step * 20, &mut rng);
-            assert!(leaders <= 1, "seed {seed}: {leaders} leaders after {} ms", step * 20);
+            assert!(
+                leaders <= 1,
+                "seed {seed}: {leaders} leaders after {} ms",
+                step * 20
+            );
             led += u64::try_from(leaders).unwrap();
         }
     }
     // The promise must not be kept by never leading: in this bad network somebody leads a good part of the time.
-    assert!(led > 60 * 30_000 / 4, "led in {led} of {} steps", 60 * 30_000);
+    assert!(
+        led > 60 * 30_000 / 4,
+        "led in {led} of {} steps",
+        60 * 30_000
+    );
 }
 
 #[test]

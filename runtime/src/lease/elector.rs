@@ -32,7 +32,11 @@ pub struct Tenure {
 
 impl Tenure {
     fn new(is_unlimited: bool) -> Self {
-        Self { end: Arc::default(), ended: CancellationToken::new(), is_unlimited }
+        Self {
+            end: Arc::default(),
+            ended: CancellationToken::new(),
+            is_unlimited,
+        }
     }
 
     /// A tenure that lasts until shutdown, where no election is held: a single process, or tests.
@@ -75,9 +79,20 @@ pub struct LeaseMetrics {
 impl LeaseMetrics {
     /// Registers `lease_leader` (1 while this process leads) and `lease_failures_total` (tries that got no answer or a refusal).
     pub fn register(registry: &mut Registry) -> Self {
-        let metrics = Self { leader: Gauge::default(), failures: Counter::default() };
-        registry.register("lease_leader", "1 while this process holds the leader lease, else 0", metrics.leader.clone());
-        registry.register("lease_failures", "Tries to acquire or renew the lease that failed", metrics.failures.clone());
+        let metrics = Self {
+            leader: Gauge::default(),
+            failures: Counter::default(),
+        };
+        registry.register(
+            "lease_leader",
+            "1 while this process holds the leader lease, else 0",
+            metrics.leader.clone(),
+        );
+        registry.register(
+            "lease_failures",
+            "Tries to acquire or renew the lease that failed",
+            metrics.failures.clone(),
+        );
         metrics
     }
 }
@@ -97,7 +112,12 @@ impl Elector {
     pub fn new(client: Client, settings: Settings, metrics: LeaseMetrics) -> Self {
         let leases = Api::namespaced(client, &settings.namespace);
         let candidate = Candidate::new(&settings);
-        Self { leases, settings, candidate, metrics }
+        Self {
+            leases,
+            settings,
+            candidate,
+            metrics,
+        }
     }
 
     /// Campaigns, then runs `work` once as the leader, and keeps renewing while it runs.
@@ -155,7 +175,11 @@ impl Elector {
                 info!(lease = %self.settings.name, identity = %self.settings.identity, "leading");
                 return true;
             }
-            let pause = self.settings.timing.retry_period().mul_f64(1.0 + RETRY_JITTER * rand::random::<f64>());
+            let pause = self
+                .settings
+                .timing
+                .retry_period()
+                .mul_f64(1.0 + RETRY_JITTER * rand::random::<f64>());
             tokio::select! {
                 biased;
                 () = draining.cancelled() => return false,
@@ -165,7 +189,12 @@ impl Elector {
     }
 
     /// Renews while `work` runs.
-    async fn lead(&mut self, tenure: &Tenure, draining: &CancellationToken, work: impl Future<Output = ()>) -> Ended {
+    async fn lead(
+        &mut self,
+        tenure: &Tenure,
+        draining: &CancellationToken,
+        work: impl Future<Output = ()>,
+    ) -> Ended {
         let timing = self.settings.timing;
         let mut work = std::pin::pin!(work);
         let watch = async {
@@ -173,10 +202,11 @@ impl Elector {
             tenure.ended.cancel();
         };
         let mut watch = std::pin::pin!(futures::FutureExt::fuse(watch));
-        loop {
-            let Some(end) = self.candidate.tenure_end().filter(|end| Instant::now() < *end) else {
-                break;
-            };
+        while let Some(end) = self
+            .candidate
+            .tenure_end()
+            .filter(|end| Instant::now() < *end)
+        {
             *tenure.end.lock() = Some(end);
             let renewal = async {
                 tokio::time::sleep(timing.retry_period()).await;
@@ -192,7 +222,9 @@ impl Elector {
         *tenure.end.lock() = None;
         self.candidate.resign();
         tenure.ended.cancel();
-        let rest = timing.lease_duration().saturating_sub(timing.renew_deadline());
+        let rest = timing
+            .lease_duration()
+            .saturating_sub(timing.renew_deadline());
         if tokio::time::timeout(rest, work).await.is_err() {
             warn!(lease = %self.settings.name, "work of the old tenure was cut off");
         }
@@ -232,7 +264,11 @@ impl Elector {
                 return Ok(());
             }
             Step::Create(lease) => self.leases.create(&PostParams::default(), &lease).await,
-            Step::Replace(lease) => self.leases.replace(&self.settings.name, &PostParams::default(), &lease).await,
+            Step::Replace(lease) => {
+                self.leases
+                    .replace(&self.settings.name, &PostParams::default(), &lease)
+                    .await
+            }
         };
         match written {
             Ok(lease) => self.candidate.accepted(lease, sent_at),
@@ -251,7 +287,9 @@ impl Elector {
         match tokio::time::timeout(RELEASE_LIMIT, self.write_release()).await {
             Ok(Ok(true)) => info!(lease = %self.settings.name, "gave the leader lease back"),
             Ok(Ok(false)) => {}
-            Ok(Err(error)) => warn!(lease = %self.settings.name, error = %chain(&error), "cannot give the lease back"),
+            Ok(Err(error)) => {
+                warn!(lease = %self.settings.name, error = %chain(&error), "cannot give the lease back")
+            }
             Err(_) => warn!(lease = %self.settings.name, "cannot give the lease back in time"),
         }
     }
@@ -259,8 +297,14 @@ impl Elector {
     /// Whether there was something to give back. Reads the record again when a renewal was cut off and has changed it after all.
     async fn write_release(&mut self) -> Result<bool, Error> {
         loop {
-            let Some(lease) = self.candidate.release(Timestamp::now()) else { return Ok(false) };
-            match self.leases.replace(&self.settings.name, &PostParams::default(), &lease).await {
+            let Some(lease) = self.candidate.release(Timestamp::now()) else {
+                return Ok(false);
+            };
+            match self
+                .leases
+                .replace(&self.settings.name, &PostParams::default(), &lease)
+                .await
+            {
                 Ok(_) => return Ok(true),
                 Err(Error::Api(status)) if status.code == 409 => {
                     let lease = self.leases.get_opt(&self.settings.name).await?;

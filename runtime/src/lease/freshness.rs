@@ -58,7 +58,13 @@ impl Freshness {
             None => false,
         };
         let patience = promised(lease, DEFAULT_PATIENCE);
-        self.seen = Some(Seen { spec, holder: holder(lease).to_owned(), patience, changed_at: now, has_changed });
+        self.seen = Some(Seen {
+            spec,
+            holder: holder(lease).to_owned(),
+            patience,
+            changed_at: now,
+            has_changed,
+        });
     }
 
     /// Whether the holder is alive.
@@ -78,7 +84,11 @@ impl Freshness {
         }
         let renewed = seen.spec.renew_time.as_ref().ok_or(NotAlive::Expired)?;
         let age = Duration::try_from(wall.duration_since(renewed.0)).unwrap_or(Duration::ZERO);
-        if age < seen.patience { Ok(()) } else { Err(NotAlive::Expired) }
+        if age < seen.patience {
+            Ok(())
+        } else {
+            Err(NotAlive::Expired)
+        }
     }
 }
 
@@ -95,7 +105,10 @@ mod tests {
             renew_time: Some(MicroTime(renewed)),
             ..LeaseSpec::default()
         };
-        Lease { spec: Some(spec), ..Lease::default() }
+        Lease {
+            spec: Some(spec),
+            ..Lease::default()
+        }
     }
 
     #[test]
@@ -108,14 +121,23 @@ mod tests {
         for offset in [-3600, 3600] {
             let skewed = wall + jiff::SignedDuration::from_secs(offset);
             freshness.observe(Some(&lease("a", skewed)), start);
-            assert_eq!(freshness.check(start + Duration::from_millis(14_999), wall), Ok(()));
-            assert_eq!(freshness.check(start + Duration::from_secs(15), wall), Err(NotAlive::Expired));
+            assert_eq!(
+                freshness.check(start + Duration::from_millis(14_999), wall),
+                Ok(())
+            );
+            assert_eq!(
+                freshness.check(start + Duration::from_secs(15), wall),
+                Err(NotAlive::Expired)
+            );
         }
     }
 
     #[test]
     fn a_leader_long_dead_is_not_alive_after_our_start() {
-        let (start, wall) = (Instant::now(), Timestamp::UNIX_EPOCH + jiff::SignedDuration::from_secs(1000));
+        let (start, wall) = (
+            Instant::now(),
+            Timestamp::UNIX_EPOCH + jiff::SignedDuration::from_secs(1000),
+        );
         let mut freshness = Freshness::default();
         freshness.observe(Some(&lease("a", Timestamp::UNIX_EPOCH)), start);
         assert_eq!(freshness.check(start, wall), Err(NotAlive::Expired));

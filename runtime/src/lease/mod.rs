@@ -39,7 +39,9 @@ pub const RETRY_JITTER: f64 = 1.2;
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum TimingError {
     /// The tenure would not end before others may take over.
-    #[error("lease duration {lease_duration:?} must be longer than the renew deadline {renew_deadline:?}")]
+    #[error(
+        "lease duration {lease_duration:?} must be longer than the renew deadline {renew_deadline:?}"
+    )]
     LeaseNotLongerThanDeadline {
         /// As given.
         lease_duration: Duration,
@@ -47,7 +49,9 @@ pub enum TimingError {
         renew_deadline: Duration,
     },
     /// A single late try would already lose the lease.
-    #[error("renew deadline {renew_deadline:?} must be longer than {RETRY_JITTER} retry periods of {retry_period:?}")]
+    #[error(
+        "renew deadline {renew_deadline:?} must be longer than {RETRY_JITTER} retry periods of {retry_period:?}"
+    )]
     DeadlineNotLongerThanRetry {
         /// As given.
         renew_deadline: Duration,
@@ -64,17 +68,31 @@ impl Timing {
     ///
     /// # Errors
     /// [`TimingError`] naming the pair that does not fit.
-    pub fn new(lease_duration: Duration, renew_deadline: Duration, retry_period: Duration) -> Result<Self, TimingError> {
+    pub fn new(
+        lease_duration: Duration,
+        renew_deadline: Duration,
+        retry_period: Duration,
+    ) -> Result<Self, TimingError> {
         if retry_period.is_zero() {
             return Err(TimingError::NoRetryPeriod);
         }
         if lease_duration <= renew_deadline {
-            return Err(TimingError::LeaseNotLongerThanDeadline { lease_duration, renew_deadline });
+            return Err(TimingError::LeaseNotLongerThanDeadline {
+                lease_duration,
+                renew_deadline,
+            });
         }
         if renew_deadline <= retry_period.mul_f64(RETRY_JITTER) {
-            return Err(TimingError::DeadlineNotLongerThanRetry { renew_deadline, retry_period });
+            return Err(TimingError::DeadlineNotLongerThanRetry {
+                renew_deadline,
+                retry_period,
+            });
         }
-        Ok(Self { lease_duration, renew_deadline, retry_period })
+        Ok(Self {
+            lease_duration,
+            renew_deadline,
+            retry_period,
+        })
     }
 
     /// How long others wait after the last change of the record that they saw.
@@ -142,19 +160,36 @@ impl LeaseArgs {
     pub fn resolve(&self, name: &str, default_namespace: &str) -> Result<Settings, TimingError> {
         Ok(Settings {
             is_required: self.leader_elect,
-            namespace: self.lease_namespace.clone().unwrap_or_else(|| default_namespace.to_owned()),
+            namespace: self
+                .lease_namespace
+                .clone()
+                .unwrap_or_else(|| default_namespace.to_owned()),
             name: name.to_owned(),
             identity: self.lease_identity.clone().unwrap_or_else(unique_identity),
-            timing: Timing::new(self.lease_duration, self.lease_renew_deadline, self.lease_retry_period)?,
+            timing: Timing::new(
+                self.lease_duration,
+                self.lease_renew_deadline,
+                self.lease_retry_period,
+            )?,
         })
     }
 }
 
 /// Host name and 64 random bits: two processes on one host, or one restarted under the same name, differ.
 fn unique_identity() -> String {
-    let host = std::env::var("HOSTNAME").ok().filter(|name| !name.is_empty());
-    let host = host.or_else(|| std::fs::read_to_string("/proc/sys/kernel/hostname").ok().map(|name| name.trim().to_owned()));
-    format!("{}_{:016x}", host.as_deref().unwrap_or("unknown"), rand::random::<u64>())
+    let host = std::env::var("HOSTNAME")
+        .ok()
+        .filter(|name| !name.is_empty());
+    let host = host.or_else(|| {
+        std::fs::read_to_string("/proc/sys/kernel/hostname")
+            .ok()
+            .map(|name| name.trim().to_owned())
+    });
+    format!(
+        "{}_{:016x}",
+        host.as_deref().unwrap_or("unknown"),
+        rand::random::<u64>()
+    )
 }
 
 #[cfg(test)]
@@ -176,7 +211,10 @@ mod tests {
             Timing::new(seconds(15), seconds(2), seconds(2)),
             Err(TimingError::DeadlineNotLongerThanRetry { .. })
         ));
-        assert_eq!(Timing::new(seconds(15), seconds(10), seconds(0)), Err(TimingError::NoRetryPeriod));
+        assert_eq!(
+            Timing::new(seconds(15), seconds(10), seconds(0)),
+            Err(TimingError::NoRetryPeriod)
+        );
     }
 
     #[test]

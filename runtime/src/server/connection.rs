@@ -34,13 +34,22 @@ pub(super) async fn serve(
         return;
     }
     let Some(tls) = tls else {
-        let peer = Peer { address, certificates: Arc::from([]) };
+        let peer = Peer {
+            address,
+            certificates: Arc::from([]),
+        };
         return exchange(stream, peer, app, &limits, &closing).await;
     };
     match tokio::time::timeout(limits.handshake, tls.accept(stream)).await {
         Ok(Ok(stream)) => {
             let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
-            let peer = Peer { address, certificates: certificates.iter().map(|der| der.clone().into_owned()).collect() };
+            let peer = Peer {
+                address,
+                certificates: certificates
+                    .iter()
+                    .map(|der| der.clone().into_owned())
+                    .collect(),
+            };
             exchange(stream, peer, app, &limits, &closing).await;
         }
         Ok(Err(error)) => debug!(%address, %error, "handshake failed"),
@@ -48,8 +57,13 @@ pub(super) async fn serve(
     }
 }
 
-async fn exchange<S>(stream: S, peer: Peer, app: Router, limits: &Limits, closing: &CancellationToken)
-where
+async fn exchange<S>(
+    stream: S,
+    peer: Peer,
+    app: Router,
+    limits: &Limits,
+    closing: &CancellationToken,
+) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let mut builder = auto::Builder::new(TokioExecutor::new());
@@ -57,7 +71,11 @@ where
         .http1()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.headers)
-        .max_buf_size(usize::try_from(limits.header_bytes).unwrap_or(usize::MAX).max(8 * 1024))
+        .max_buf_size(
+            usize::try_from(limits.header_bytes)
+                .unwrap_or(usize::MAX)
+                .max(8 * 1024),
+        )
         .http2()
         .timer(TokioTimer::new())
         .max_header_list_size(limits.header_bytes)
@@ -70,7 +88,8 @@ where
         request.extensions_mut().insert(peer.clone());
         app.clone().oneshot(request)
     });
-    let mut connection = pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), service));
+    let mut connection =
+        pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), service));
     let mut too_old = pin!(reach_age(limits.connection_age));
     let mut is_ending = false;
     let outcome = loop {

@@ -89,7 +89,12 @@ pub async fn bind(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Bind
 }
 
 /// Serves plain HTTP/1.1 and HTTP/2 until `draining` is cancelled and the last request has ended.
-pub async fn serve_http(listener: TcpListener, app: Router, limits: Limits, draining: CancellationToken) {
+pub async fn serve_http(
+    listener: TcpListener,
+    app: Router,
+    limits: Limits,
+    draining: CancellationToken,
+) {
     accept_loop(listener, None, app, limits, draining).await;
 }
 
@@ -101,7 +106,14 @@ pub async fn serve_https(
     limits: Limits,
     draining: CancellationToken,
 ) {
-    accept_loop(listener, Some(TlsAcceptor::from(tls)), app, limits, draining).await;
+    accept_loop(
+        listener,
+        Some(TlsAcceptor::from(tls)),
+        app,
+        limits,
+        draining,
+    )
+    .await;
 }
 
 async fn accept_loop(
@@ -133,7 +145,14 @@ async fn accept_loop(
         };
         match accepted {
             Ok((stream, address, place)) => {
-                let serving = connection::serve(stream, address, tls.clone(), app.clone(), limits.clone(), closing.clone());
+                let serving = connection::serve(
+                    stream,
+                    address,
+                    tls.clone(),
+                    app.clone(),
+                    limits.clone(),
+                    closing.clone(),
+                );
                 let aborting = aborting.clone();
                 connections.spawn(async move {
                     tokio::select! {
@@ -153,8 +172,14 @@ async fn accept_loop(
     drop(listener);
     closing.cancel();
     connections.close();
-    if tokio::time::timeout(limits.drain, connections.wait()).await.is_err() {
-        warn!(open = connections.len(), "connections did not end in time and are dropped");
+    if tokio::time::timeout(limits.drain, connections.wait())
+        .await
+        .is_err()
+    {
+        warn!(
+            open = connections.len(),
+            "connections did not end in time and are dropped"
+        );
     }
 }
 
@@ -163,8 +188,15 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 async fn accept(
     listener: &TcpListener,
     places: &Arc<Semaphore>,
-) -> std::io::Result<(tokio::net::TcpStream, SocketAddr, tokio::sync::OwnedSemaphorePermit)> {
-    let place = Arc::clone(places).acquire_owned().await.map_err(std::io::Error::other)?;
+) -> std::io::Result<(
+    tokio::net::TcpStream,
+    SocketAddr,
+    tokio::sync::OwnedSemaphorePermit,
+)> {
+    let place = Arc::clone(places)
+        .acquire_owned()
+        .await
+        .map_err(std::io::Error::other)?;
     let (stream, address) = listener.accept().await?;
     Ok((stream, address, place))
 }

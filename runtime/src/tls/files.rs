@@ -32,7 +32,12 @@ struct Contents {
 
 impl Files {
     pub(super) fn new(certificate: PathBuf, key: PathBuf, ca: Option<PathBuf>) -> Self {
-        Self { certificate, key, ca, tried: None }
+        Self {
+            certificate,
+            key,
+            ca,
+            tried: None,
+        }
     }
 
     pub(super) fn load(&mut self) -> Result<Fresh, TlsError> {
@@ -58,35 +63,74 @@ impl Files {
             None if beside.exists() => Some(read(&beside)?),
             None => None,
         };
-        Ok(Contents { certificate: read(&self.certificate)?, key: read(&self.key)?, ca })
+        Ok(Contents {
+            certificate: read(&self.certificate)?,
+            key: read(&self.key)?,
+            ca,
+        })
     }
 
     fn parse(&self, contents: &Contents) -> Result<Fresh, TlsError> {
-        let chain = certificates(&contents.certificate)
-            .ok_or_else(|| TlsError::Pem { path: self.certificate.clone(), expected: "certificate" })?;
-        let key = PrivateKeyDer::from_pem_slice(&contents.key)
-            .map_err(|_| TlsError::Pem { path: self.key.clone(), expected: "private key" })?;
-        let not_after = not_after(&chain[0])?;
-        let key = CertifiedKey::from_der(chain, key, &default_provider()).map_err(TlsError::Pair)?;
-        let bundle = match &contents.ca {
-            None => None,
-            Some(ca) => {
-                let path = || self.ca.clone().unwrap_or_else(|| self.certificate.with_file_name("ca.crt"));
-                let wrong = || TlsError::Pem { path: path(), expected: "certificate" };
-                certificates(ca).ok_or_else(wrong)?;
-                Some(Arc::from(std::str::from_utf8(ca).map_err(|_| wrong())?))
-            }
-        };
-        Ok(Fresh { loaded: Loaded { key: Arc::new(key), not_after }, bundle })
+        let beside = || self.certificate.with_file_name("ca.crt");
+        fresh(&Pair {
+            certificate: (&contents.certificate, &self.certificate),
+            key: (&contents.key, &self.key),
+            ca: contents
+                .ca
+                .as_deref()
+                .map(|ca| (ca, self.ca.clone().unwrap_or_else(beside))),
+        })
     }
 }
 
+/// PEM texts, each with where it stands.
+pub(super) struct Pair<'a> {
+    pub(super) certificate: (&'a [u8], &'a Path),
+    pub(super) key: (&'a [u8], &'a Path),
+    pub(super) ca: Option<(&'a [u8], PathBuf)>,
+}
+
+/// Makes a pair usable.
+pub(super) fn fresh(pair: &Pair<'_>) -> Result<Fresh, TlsError> {
+    let unusable = |path: &Path, expected| TlsError::Pem {
+        path: path.to_owned(),
+        expected,
+    };
+    let chain = certificates(pair.certificate.0)
+        .ok_or_else(|| unusable(pair.certificate.1, "certificate"))?;
+    let key = PrivateKeyDer::from_pem_slice(pair.key.0)
+        .map_err(|_| unusable(pair.key.1, "private key"))?;
+    let not_after = not_after(&chain[0])?;
+    let key = CertifiedKey::from_der(chain, key, &default_provider()).map_err(TlsError::Pair)?;
+    let bundle = match &pair.ca {
+        None => None,
+        Some((ca, path)) => {
+            certificates(ca).ok_or_else(|| unusable(path, "certificate"))?;
+            Some(Arc::from(
+                std::str::from_utf8(ca).map_err(|_| unusable(path, "certificate"))?,
+            ))
+        }
+    };
+    Ok(Fresh {
+        loaded: Loaded {
+            key: Arc::new(key),
+            not_after,
+        },
+        bundle,
+    })
+}
+
 fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
-    std::fs::read(path).map_err(|source| TlsError::Read { path: path.to_owned(), source })
+    std::fs::read(path).map_err(|source| TlsError::Read {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 /// The certificates of a PEM text; `None` when there is none, or one cannot be decoded.
 fn certificates(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
-    let chain: Vec<_> = CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().ok()?;
+    let chain: Vec<_> = CertificateDer::pem_slice_iter(pem)
+        .collect::<Result<_, _>>()
+        .ok()?;
     (!chain.is_empty()).then_some(chain)
 }

@@ -1,4 +1,5 @@
-//! Serving certificates: from files that are read again when they change, or self-issued and renewed before they expire.
+//! Serving certificates: from files that are read again when they change, or self-issued and renewed before they expire, by one process
+//! for itself or by several through a Secret.
 //!
 //! Open connections keep the certificate they began with; new ones get the current one. A pair of files that does not fit together is
 //! logged and the old pair stays.
@@ -6,12 +7,14 @@
 mod client_auth;
 mod files;
 mod issue;
+mod shared;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use jiff::Timestamp;
+use kube::Client;
 use rustls::ServerConfig;
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
@@ -39,33 +42,78 @@ pub enum MinVersion {
 #[derive(Debug, Clone, clap::Args)]
 pub struct TlsArgs {
     /// Certificate chain (PEM) to serve with, leaf first; without it a certificate is self-issued
-    #[arg(long, env = "COPPICE_TLS_CERT_FILE", requires = "tls_key_file", value_name = "FILE")]
+    #[arg(
+        long,
+        env = "COPPICE_TLS_CERT_FILE",
+        requires = "tls_key_file",
+        value_name = "FILE"
+    )]
     pub tls_cert_file: Option<PathBuf>,
     /// Private key (PEM) of the certificate
-    #[arg(long, env = "COPPICE_TLS_KEY_FILE", requires = "tls_cert_file", value_name = "FILE")]
+    #[arg(
+        long,
+        env = "COPPICE_TLS_KEY_FILE",
+        requires = "tls_cert_file",
+        value_name = "FILE"
+    )]
     pub tls_key_file: Option<PathBuf>,
     /// Certificates (PEM) that clients should trust; without it `ca.crt` beside the certificate, where there is one
-    #[arg(long, env = "COPPICE_TLS_CA_FILE", requires = "tls_cert_file", value_name = "FILE")]
+    #[arg(
+        long,
+        env = "COPPICE_TLS_CA_FILE",
+        requires = "tls_cert_file",
+        value_name = "FILE"
+    )]
     pub tls_ca_file: Option<PathBuf>,
+    /// Secret in which the replicas of this program share a self-issued certificate; without it each process issues its own
+    #[arg(
+        long,
+        env = "COPPICE_TLS_SECRET",
+        conflicts_with = "tls_cert_file",
+        value_name = "NAME"
+    )]
+    pub tls_secret: Option<String>,
     /// Lowest TLS version to accept
     #[arg(long, env = "COPPICE_TLS_MIN_VERSION", value_enum, default_value_t = MinVersion::Tls13)]
     pub tls_min_version: MinVersion,
 }
 
 impl TlsArgs {
-    /// Where the certificate comes from; `names` are the host names (or addresses) that a self-issued one is valid for.
-    #[must_use]
-    pub fn source(&self, names: Vec<String>) -> Source {
-        match (&self.tls_cert_file, &self.tls_key_file) {
-            (Some(certificate), Some(key)) => {
-                Source::Files { certificate: certificate.clone(), key: key.clone(), ca: self.tls_ca_file.clone() }
+    /// Starts with the certificate that the flags name. `names` are the host names and addresses that a self-issued one is valid for;
+    /// a shared one lies in a Secret of `namespace`.
+    ///
+    /// # Errors
+    /// [`TlsError`] when there is no usable certificate to begin with.
+    pub async fn start(
+        &self,
+        names: Vec<String>,
+        client: &Client,
+        namespace: &str,
+        stop: CancellationToken,
+    ) -> Result<Tls, TlsError> {
+        let keeper = match (&self.tls_cert_file, &self.tls_key_file, &self.tls_secret) {
+            (Some(certificate), Some(key), _) => {
+                let (certificate, key, ca) =
+                    (certificate.clone(), key.clone(), self.tls_ca_file.clone());
+                Keeper::open(Source::Files {
+                    certificate,
+                    key,
+                    ca,
+                })?
             }
-            _ => Source::SelfIssued { names },
-        }
+            (_, _, Some(secret)) => Keeper::Shared(shared::Shared::new(
+                client.clone(),
+                namespace,
+                secret,
+                names,
+            )),
+            _ => Keeper::open(Source::SelfIssued { names })?,
+        };
+        Tls::keep(keeper, stop).await
     }
 }
 
-/// Where a serving certificate comes from.
+/// Where a serving certificate comes from, without a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// PEM files, watched.
@@ -119,6 +167,19 @@ pub enum TlsError {
         #[source]
         source: rcgen::Error,
     },
+    /// The Secret with the shared certificate cannot be read or written.
+    #[error("cannot {doing} Secret {namespace}/{name}")]
+    Secret {
+        /// `read` or `write`.
+        doing: &'static str,
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+        /// What the API server says.
+        #[source]
+        source: Box<kube::Error>,
+    },
     /// The protocol versions cannot be set up with the provider.
     #[error("TLS cannot be configured")]
     Configure(#[source] rustls::Error),
@@ -152,10 +213,13 @@ impl Tls {
     ///
     /// # Errors
     /// [`TlsError`] when there is no usable certificate to begin with.
-    pub fn start(source: Source, stop: CancellationToken) -> Result<Self, TlsError> {
+    pub async fn start(source: Source, stop: CancellationToken) -> Result<Self, TlsError> {
+        Self::keep(Keeper::open(source)?, stop).await
+    }
+
+    async fn keep(mut keeper: Keeper, stop: CancellationToken) -> Result<Self, TlsError> {
         crate::crypto::install();
-        let mut keeper = Keeper::open(source)?;
-        let first = keeper.load(Timestamp::now())?;
+        let first = keeper.load(Timestamp::now()).await?;
         info!(not_after = %first.loaded.not_after, "serving certificate loaded");
         let (publish, bundle) = watch::channel(first.bundle);
         let current = Arc::new(Current(ArcSwap::from_pointee(first.loaded)));
@@ -166,7 +230,7 @@ impl Tls {
                     () = stop.cancelled() => return,
                     () = tokio::time::sleep(keeper.pause()) => {}
                 }
-                match keeper.refresh(Timestamp::now()) {
+                match keeper.refresh(Timestamp::now()).await {
                     Ok(None) => {}
                     Ok(Some(fresh)) => {
                         info!(not_after = %fresh.loaded.not_after, "serving certificate replaced");
@@ -177,7 +241,9 @@ impl Tls {
                             is_new
                         });
                     }
-                    Err(error) => warn!(error = %chain(&error), "new serving certificate refused, the old one stays"),
+                    Err(error) => {
+                        warn!(error = %chain(&error), "new serving certificate refused, the old one stays")
+                    }
                 }
             }
         });
@@ -202,7 +268,11 @@ impl Tls {
     ///
     /// # Errors
     /// [`TlsError::Configure`] when the provider lacks the protocol version.
-    pub fn server_config(&self, min_version: MinVersion, clients: ClientAuth) -> Result<Arc<ServerConfig>, TlsError> {
+    pub fn server_config(
+        &self,
+        min_version: MinVersion,
+        clients: ClientAuth,
+    ) -> Result<Arc<ServerConfig>, TlsError> {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let versions: &[&rustls::SupportedProtocolVersion] = match min_version {
             MinVersion::Tls12 => &[&rustls::version::TLS13, &rustls::version::TLS12],
@@ -213,10 +283,13 @@ impl Tls {
             .map_err(TlsError::Configure)?;
         let builder = match clients {
             ClientAuth::Off => builder.with_no_client_auth(),
-            ClientAuth::Requested => builder.with_client_cert_verifier(Arc::new(client_auth::Deferred::new(&provider))),
+            ClientAuth::Requested => {
+                builder.with_client_cert_verifier(Arc::new(client_auth::Deferred::new(&provider)))
+            }
             ClientAuth::Verified(verifier) => builder.with_client_cert_verifier(verifier),
         };
-        let resolver: Arc<dyn ResolvesServerCert> = Arc::clone(&self.current) as Arc<dyn ResolvesServerCert>;
+        let resolver: Arc<dyn ResolvesServerCert> =
+            Arc::clone(&self.current) as Arc<dyn ResolvesServerCert>;
         let mut config = builder.with_cert_resolver(resolver);
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         config.session_storage = Arc::new(NoServerSessionStorage {});
@@ -235,44 +308,55 @@ struct Fresh {
 enum Keeper {
     Files(files::Files),
     Own(Box<issue::Own>),
+    Shared(shared::Shared),
 }
 
 impl Keeper {
     fn open(source: Source) -> Result<Self, TlsError> {
         match source {
-            Source::Files { certificate, key, ca } => Ok(Self::Files(files::Files::new(certificate, key, ca))),
-            Source::SelfIssued { names } => Ok(Self::Own(Box::new(issue::Own::new(names, Timestamp::now())?))),
+            Source::Files {
+                certificate,
+                key,
+                ca,
+            } => Ok(Self::Files(files::Files::new(certificate, key, ca))),
+            Source::SelfIssued { names } => Ok(Self::Own(Box::new(issue::Own::new(
+                names,
+                Timestamp::now(),
+            )?))),
         }
     }
 
-    fn load(&mut self, now: Timestamp) -> Result<Fresh, TlsError> {
+    async fn load(&mut self, now: Timestamp) -> Result<Fresh, TlsError> {
         match self {
             Self::Files(files) => files.load(),
             Self::Own(own) => own.issue(now),
+            Self::Shared(shared) => shared.load(now).await,
         }
     }
 
     /// A new certificate when one is due.
-    fn refresh(&mut self, now: Timestamp) -> Result<Option<Fresh>, TlsError> {
+    async fn refresh(&mut self, now: Timestamp) -> Result<Option<Fresh>, TlsError> {
         match self {
             Self::Files(files) => files.reload(),
             Self::Own(own) => own.renew(now),
+            Self::Shared(shared) => shared.renew(now).await,
         }
     }
 
     fn pause(&self) -> std::time::Duration {
         match self {
             Self::Files(_) => files::PAUSE,
-            Self::Own(_) => issue::PAUSE,
+            Self::Own(_) | Self::Shared(_) => issue::PAUSE,
         }
     }
 }
 
 /// When a certificate expires.
 fn not_after(der: &[u8]) -> Result<Timestamp, TlsError> {
-    let (_, certificate) =
-        x509_parser::parse_x509_certificate(der).map_err(|error| TlsError::Parse(error.to_string()))?;
-    Timestamp::from_second(certificate.validity().not_after.timestamp()).map_err(|error| TlsError::Parse(error.to_string()))
+    let (_, certificate) = x509_parser::parse_x509_certificate(der)
+        .map_err(|error| TlsError::Parse(error.to_string()))?;
+    Timestamp::from_second(certificate.validity().not_after.timestamp())
+        .map_err(|error| TlsError::Parse(error.to_string()))
 }
 
 #[cfg(test)]
