@@ -18,7 +18,7 @@ pub struct TopologyConstraint {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pack: Option<PackConstraint>,
     /// Deprecated: use pack.required, which means the same.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::crd::domain_schema")]
     pub pack_domain: Option<String>,
 }
@@ -55,11 +55,11 @@ fn says_it_once() -> Rule {
 #[schemars(extend("x-kubernetes-validations" = [names_a_domain()]))]
 pub struct PackConstraint {
     /// All pods in one domain of this kind, or none is started.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::crd::domain_schema")]
     pub required: Option<String>,
     /// All pods in one domain of this kind where that is possible.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::crd::domain_schema")]
     pub preferred: Option<String>,
 }

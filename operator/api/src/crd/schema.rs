@@ -79,6 +79,7 @@ fn visit(schema: &mut Value, path: &mut Vec<String>, foreign: bool) {
 fn change(object: &mut Map<String, Value>, path: &[String], foreign: bool) {
     // A null is the same as an absent field, as in upstream's schemas: the server drops it and applies the default.
     object.remove("nullable");
+    object.remove("title");
     if foreign {
         object.remove("description");
     }

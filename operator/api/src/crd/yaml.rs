@@ -88,20 +88,21 @@ fn write_item(out: &mut String, item: &Value, indent: usize) {
 fn scalar(value: &Value) -> String {
     match value {
         Value::String(text) => plain_or_quoted(text),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => value.to_string(),
+        // Bounds of a schema are floating point numbers.
+        Value::Number(_) => value.to_string().trim_end_matches(".0").to_owned(),
+        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => value.to_string(),
     }
 }
 
 /// A string without quotes where YAML cannot take it for anything else, else as a JSON string, which YAML reads too.
 fn plain_or_quoted(text: &str) -> String {
     let is_word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | ' ' | ',' | '(' | ')');
-    let is_plain = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '.')
+    let word = text.strip_prefix('.').unwrap_or(text);
+    let looks_otherwise = ["true", "false", "null", "yes", "no", "on", "off", "y", "n", "nan", "inf"];
+    let is_plain = word.starts_with(|c: char| c.is_ascii_alphabetic())
         && !text.ends_with(' ')
         && text.chars().all(is_word)
-        && !matches!(text.to_ascii_lowercase().as_str(), "true" | "false" | "null" | "yes" | "no" | "on" | "off" | "y" | "n")
-        && !text.starts_with("..")
-        && !text.eq_ignore_ascii_case(".nan")
-        && !text.eq_ignore_ascii_case(".inf");
+        && !looks_otherwise.contains(&word.to_ascii_lowercase().as_str());
     if is_plain { text.to_owned() } else { Value::from(text).to_string() }
 }
 
