@@ -7,8 +7,10 @@ use divan::Bencher;
 use divan::counter::BytesCount;
 
 const VLLM: &[u8] = include_bytes!("../../signals/testdata/vllm-0.33.0-saturated-t1.txt");
-const FOUR_ENGINES: &[u8] = include_bytes!("../../signals/testdata/vllm-0.33.0-dp4-multiproc-t1.txt");
-const DYNAMO: &[u8] = include_bytes!("../../signals/testdata/dynamo-frontend-1.6.1-agg-busy-t1.txt");
+const FOUR_ENGINES: &[u8] =
+    include_bytes!("../../signals/testdata/vllm-0.33.0-dp4-multiproc-t1.txt");
+const DYNAMO: &[u8] =
+    include_bytes!("../../signals/testdata/dynamo-frontend-1.6.1-agg-busy-t1.txt");
 
 const NEEDED: [&str; 20] = [
     "vllm:num_requests_running",
@@ -43,7 +45,10 @@ struct Sum {
 impl<'t> Consumer<'t> for Sum {
     type Key = ();
     fn select(&mut self, name: &[u8]) -> Option<()> {
-        self.names.as_ref().is_none_or(|names| names.get(name).is_some()).then_some(())
+        self.names
+            .as_ref()
+            .is_none_or(|names| names.get(name).is_some())
+            .then_some(())
     }
     fn sample(&mut self, (): (), sample: &Sample<'t, '_>) {
         self.value += sample.value;
@@ -52,8 +57,14 @@ impl<'t> Consumer<'t> for Sum {
 }
 
 fn run(bencher: Bencher<'_, '_>, body: &[u8], names: Option<&[&str]>) {
-    let mut sum = Sum { names: names.map(|names| NameTable::new(names.iter().map(|name| (name, ())))), value: 0.0, series: 0 };
-    bencher.counter(BytesCount::of_slice(body)).bench_local(|| read(body, &Limits::default(), &mut sum));
+    let mut sum = Sum {
+        names: names.map(|names| NameTable::new(names.iter().map(|name| (name, ())))),
+        value: 0.0,
+        series: 0,
+    };
+    bencher
+        .counter(BytesCount::of_slice(body))
+        .bench_local(|| read(body, &Limits::default(), &mut sum));
 }
 
 #[divan::bench]
@@ -83,7 +94,9 @@ fn every_sample_of_a_frontend(bencher: Bencher<'_, '_>) {
 
 #[divan::bench]
 fn every_sample_collected(bencher: Bencher<'_, '_>) {
-    bencher.counter(BytesCount::of_slice(VLLM)).bench_local(|| collect(VLLM, &Limits::default()));
+    bencher
+        .counter(BytesCount::of_slice(VLLM))
+        .bench_local(|| collect(VLLM, &Limits::default()));
 }
 
 /// The usual reader, which finds 32 of these 445 samples.

@@ -35,7 +35,12 @@ impl<'t> Consumer<'t> for Everything {
             labels: sample
                 .labels
                 .iter()
-                .map(|label| (label.name.unescaped().into_owned(), label.value.unescaped().into_owned()))
+                .map(|label| {
+                    (
+                        label.name.unescaped().into_owned(),
+                        label.value.unescaped().into_owned(),
+                    )
+                })
                 .collect(),
             value: sample.value,
             timestamp: sample.timestamp,

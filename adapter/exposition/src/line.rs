@@ -28,8 +28,11 @@ pub(crate) type Fault = (Problem, usize);
 
 /// A name is `[a-zA-Z_:][a-zA-Z0-9_:]*`; a label name has no colon.
 pub(crate) fn is_name(name: &[u8], colon: bool) -> bool {
-    let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_' || (colon && *byte == b':');
-    name.first().is_some_and(|byte| allowed(byte) && !byte.is_ascii_digit()) && name.iter().all(allowed)
+    let allowed =
+        |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_' || (colon && *byte == b':');
+    name.first()
+        .is_some_and(|byte| allowed(byte) && !byte.is_ascii_digit())
+        && name.iter().all(allowed)
 }
 
 impl<'t> Cursor<'t> {
@@ -77,7 +80,11 @@ impl<'t> Cursor<'t> {
 
     /// Labels up to the closing brace, the cursor standing behind the opening one. Quoted strings that are no label
     /// are metric names.
-    fn labels(&mut self, labels: &mut Vec<Label<'t>>, limit: usize) -> Result<Option<Text<'t>>, Fault> {
+    fn labels(
+        &mut self,
+        labels: &mut Vec<Label<'t>>,
+        limit: usize,
+    ) -> Result<Option<Text<'t>>, Fault> {
         let mut metric = None;
         loop {
             self.skip_blanks();
@@ -136,7 +143,10 @@ impl<'t> Cursor<'t> {
 
     fn label_name(&mut self) -> Result<Text<'t>, Fault> {
         let rest = &self.line[self.at..];
-        let length = rest.iter().take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'_').count();
+        let length = rest
+            .iter()
+            .take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'_')
+            .count();
         let name = &rest[..length];
         // ASCII by construction.
         match std::str::from_utf8(name) {
@@ -152,7 +162,10 @@ impl<'t> Cursor<'t> {
     fn token(&mut self) -> &'t [u8] {
         self.skip_blanks();
         let rest = &self.line[self.at..];
-        let length = rest.iter().position(|byte| matches!(byte, b' ' | b'\t')).unwrap_or(rest.len());
+        let length = rest
+            .iter()
+            .position(|byte| matches!(byte, b' ' | b'\t'))
+            .unwrap_or(rest.len());
         &rest[..length]
     }
 
@@ -184,7 +197,11 @@ impl<'t> Cursor<'t> {
 
     fn end(&mut self) -> Result<(), Fault> {
         self.skip_blanks();
-        if self.at < self.line.len() { self.fault(Problem::Trailing) } else { Ok(()) }
+        if self.at < self.line.len() {
+            self.fault(Problem::Trailing)
+        } else {
+            Ok(())
+        }
     }
 
     /// Everything behind the metric name; `named` says whether it stood before the braces.
@@ -195,7 +212,12 @@ impl<'t> Cursor<'t> {
         limits: &Limits,
     ) -> Result<Line, Fault> {
         if self.line.len() > limits.line_bytes {
-            return Err((Problem::LineTooLong { limit: limits.line_bytes }, limits.line_bytes));
+            return Err((
+                Problem::LineTooLong {
+                    limit: limits.line_bytes,
+                },
+                limits.line_bytes,
+            ));
         }
         labels.clear();
         self.skip_blanks();
@@ -215,10 +237,19 @@ impl<'t> Cursor<'t> {
             _ => None,
         };
         self.end()?;
-        Ok(Line { labels: count, value, timestamp, exemplar })
+        Ok(Line {
+            labels: count,
+            value,
+            timestamp,
+            exemplar,
+        })
     }
 
-    fn exemplar(&mut self, labels: &mut Vec<Label<'t>>, limits: &Limits) -> Result<(f64, Option<f64>), Fault> {
+    fn exemplar(
+        &mut self,
+        labels: &mut Vec<Label<'t>>,
+        limits: &Limits,
+    ) -> Result<(f64, Option<f64>), Fault> {
         self.at += 1;
         self.skip_blanks();
         if self.peek() != Some(b'{') {

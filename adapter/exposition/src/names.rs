@@ -17,7 +17,11 @@ pub struct NameTable<K> {
 
 impl<K> Default for NameTable<K> {
     fn default() -> Self {
-        Self { slots: vec![0], entries: Vec::new(), lengths: 0 }
+        Self {
+            slots: vec![0],
+            entries: Vec::new(),
+            lengths: 0,
+        }
     }
 }
 
@@ -25,7 +29,10 @@ impl<K> NameTable<K> {
     /// A table of these names. Of a name given twice the last key holds.
     pub fn new<N: AsRef<[u8]>>(names: impl IntoIterator<Item = (N, K)>) -> Self {
         let mut entries: Vec<(Box<[u8]>, K)> = Vec::new();
-        let mut sorted: Vec<(Box<[u8]>, K)> = names.into_iter().map(|(name, key)| (name.as_ref().into(), key)).collect();
+        let mut sorted: Vec<(Box<[u8]>, K)> = names
+            .into_iter()
+            .map(|(name, key)| (name.as_ref().into(), key))
+            .collect();
         sorted.sort_by(|(one, _), (other, _)| one.cmp(other));
         for (name, key) in sorted {
             match entries.last_mut() {
@@ -34,7 +41,11 @@ impl<K> NameTable<K> {
             }
         }
         let size = (entries.len() * 2).next_power_of_two().max(1);
-        let mut table = Self { slots: vec![0; size], entries, lengths: 0 };
+        let mut table = Self {
+            slots: vec![0; size],
+            entries,
+            lengths: 0,
+        };
         for index in 0..table.entries.len() {
             let name = &table.entries[index].0;
             table.lengths |= 1 << (name.len() % 64);
@@ -60,7 +71,9 @@ impl<K> NameTable<K> {
         }
         let mut slot = self.first_slot(name);
         loop {
-            let index = usize::try_from(self.slots[slot]).unwrap_or(0).checked_sub(1)?;
+            let index = usize::try_from(self.slots[slot])
+                .unwrap_or(0)
+                .checked_sub(1)?;
             let (found, key) = &self.entries[index];
             if **found == *name {
                 return Some(key);
@@ -98,7 +111,10 @@ mod tests {
         let table: NameTable<u8> = NameTable::default();
         assert_eq!(table.get(b""), None);
         assert_eq!(table.get(b"up"), None);
-        assert_eq!(NameTable::<u8>::new(Vec::<(&str, u8)>::new()).get(b"up"), None);
+        assert_eq!(
+            NameTable::<u8>::new(Vec::<(&str, u8)>::new()).get(b"up"),
+            None
+        );
         assert_eq!(NameTable::new([("", 1)]).get(b""), Some(&1));
     }
 

@@ -52,16 +52,33 @@ mod tests {
     #[test]
     fn spellings() {
         for (text, expected) in [
-            ("0", 0.0), ("5", 5.0), ("5.", 5.0), (".5", 0.5), ("-0.25", -0.25), ("+5", 5.0), ("1e3", 1000.0),
-            ("6.02E23", 6.02e23), ("4.9e-324", 5e-324), ("18446744073709551615", 18_446_744_073_709_551_615.0),
-            ("Inf", f64::INFINITY), ("+inf", f64::INFINITY), ("-INF", f64::NEG_INFINITY), ("999999999999999", 999_999_999_999_999.0),
+            ("0", 0.0),
+            ("5", 5.0),
+            ("5.", 5.0),
+            (".5", 0.5),
+            ("-0.25", -0.25),
+            ("+5", 5.0),
+            ("1e3", 1000.0),
+            ("6.02E23", 6.02e23),
+            ("4.9e-324", 5e-324),
+            ("18446744073709551615", 18_446_744_073_709_551_615.0),
+            ("Inf", f64::INFINITY),
+            ("+inf", f64::INFINITY),
+            ("-INF", f64::NEG_INFINITY),
+            ("999999999999999", 999_999_999_999_999.0),
         ] {
-            assert_eq!(parse(text.as_bytes()).map(f64::to_bits), Some(expected.to_bits()), "{text}");
+            assert_eq!(
+                parse(text.as_bytes()).map(f64::to_bits),
+                Some(expected.to_bits()),
+                "{text}"
+            );
         }
         assert!(parse(b"NaN").is_some_and(f64::is_nan));
         assert!(parse(b"nan").is_some_and(f64::is_nan));
         assert_eq!(parse(b"-0").map(f64::to_bits), Some((-0.0_f64).to_bits()));
-        for text in ["", "-", ".", "-.", "1.2.3", "0x1p4", "1_000", "five", "1e", "--1", "1 ", "\u{661}"] {
+        for text in [
+            "", "-", ".", "-.", "1.2.3", "0x1p4", "1_000", "five", "1e", "--1", "1 ", "\u{661}",
+        ] {
             assert_eq!(parse(text.as_bytes()), None, "{text}");
         }
     }

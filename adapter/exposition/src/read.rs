@@ -126,9 +126,16 @@ impl Report {
 /// # Errors
 /// The body as a whole is [`Refused`]: larger than a limit, or something other than an exposition. Samples may have been
 /// delivered by then.
-pub fn read<'t, C: Consumer<'t>>(text: &'t [u8], limits: &Limits, consumer: &mut C) -> Result<Report, Refused> {
+pub fn read<'t, C: Consumer<'t>>(
+    text: &'t [u8],
+    limits: &Limits,
+    consumer: &mut C,
+) -> Result<Report, Refused> {
     if text.len() > limits.body_bytes {
-        return Err(Refused::BodyTooLarge { bytes: text.len(), limit: limits.body_bytes });
+        return Err(Refused::BodyTooLarge {
+            bytes: text.len(),
+            limit: limits.body_bytes,
+        });
     }
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     if let Some(found) = sniff(text) {
@@ -196,7 +203,10 @@ impl<'t, C: Consumer<'t>> Pass<'t, '_, C> {
         while start < text.len() {
             self.report.lines += 1;
             let rest = &text[start..];
-            let blanks = rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
+            let blanks = rest
+                .iter()
+                .take_while(|byte| matches!(byte, b' ' | b'\t'))
+                .count();
             // Where a line of interest was looked at, its end is known already.
             let (length, was_malformed) = match rest.get(blanks) {
                 None => (rest.len(), false),
@@ -214,7 +224,9 @@ impl<'t, C: Consumer<'t>> Pass<'t, '_, C> {
             };
             start += length + 1;
             if start > text.len() {
-                self.report.ending = Ending::WithinLine { malformed: was_malformed };
+                self.report.ending = Ending::WithinLine {
+                    malformed: was_malformed,
+                };
             }
         }
         Ok(())
@@ -222,7 +234,10 @@ impl<'t, C: Consumer<'t>> Pass<'t, '_, C> {
 
     /// A line that may hold a sample: its length, and whether it is malformed.
     fn sample_line(&mut self, rest: &'t [u8], blanks: usize) -> Result<(usize, bool), Refused> {
-        let name_length = rest[blanks..].iter().position(|byte| ENDS_NAME[*byte as usize]).unwrap_or(rest.len() - blanks);
+        let name_length = rest[blanks..]
+            .iter()
+            .position(|byte| ENDS_NAME[*byte as usize])
+            .unwrap_or(rest.len() - blanks);
         let name = &rest[blanks..blanks + name_length];
         if name.is_empty() {
             if rest[blanks] == b'{' {
@@ -248,20 +263,38 @@ impl<'t, C: Consumer<'t>> Pass<'t, '_, C> {
         Ok((length, self.note(read)))
     }
 
-    fn plain_sample(&mut self, key: C::Key, line: &'t [u8], start: usize, name: &'t [u8]) -> Result<(), Fault> {
+    fn plain_sample(
+        &mut self,
+        key: C::Key,
+        line: &'t [u8],
+        start: usize,
+        name: &'t [u8],
+    ) -> Result<(), Fault> {
         if !is_name(name, true) {
             return Err((Problem::Name, start));
         }
         let text = std::str::from_utf8(name).map_err(|_| (Problem::Name, start))?;
         if name.len() > self.limits.name_bytes {
-            return Err((Problem::NameTooLong { limit: self.limits.name_bytes }, start));
+            return Err((
+                Problem::NameTooLong {
+                    limit: self.limits.name_bytes,
+                },
+                start,
+            ));
         }
-        let mut cursor = Cursor { line, at: start + name.len() };
+        let mut cursor = Cursor {
+            line,
+            at: start + name.len(),
+        };
         self.deliver(key, Text::plain(text), true, &mut cursor)
     }
 
     /// A line that starts with its braces, the metric name quoted inside.
-    fn quoted_sample_line(&mut self, rest: &'t [u8], blanks: usize) -> Result<(usize, bool), Refused> {
+    fn quoted_sample_line(
+        &mut self,
+        rest: &'t [u8],
+        blanks: usize,
+    ) -> Result<(usize, bool), Refused> {
         let length = line_length(rest);
         let line = line(rest, length);
         self.count_sample(blanks)?;
@@ -281,11 +314,27 @@ impl<'t, C: Consumer<'t>> Pass<'t, '_, C> {
         Ok((length, self.note(read)))
     }
 
-    fn deliver(&mut self, key: C::Key, name: Text<'t>, named: bool, cursor: &mut Cursor<'t>) -> Result<(), Fault> {
+    fn deliver(
+        &mut self,
+        key: C::Key,
+        name: Text<'t>,
+        named: bool,
+        cursor: &mut Cursor<'t>,
+    ) -> Result<(), Fault> {
         let line = cursor.sample(named, &mut self.labels, self.limits)?;
         let (labels, others) = self.labels.split_at(line.labels);
-        let exemplar = line.exemplar.map(|(value, timestamp)| Exemplar { labels: others, value, timestamp });
-        let sample = Sample { name, labels, value: line.value, timestamp: line.timestamp, exemplar };
+        let exemplar = line.exemplar.map(|(value, timestamp)| Exemplar {
+            labels: others,
+            value,
+            timestamp,
+        });
+        let sample = Sample {
+            name,
+            labels,
+            value: line.value,
+            timestamp: line.timestamp,
+            exemplar,
+        };
         self.consumer.sample(key, &sample);
         self.report.samples += 1;
         Ok(())
@@ -296,12 +345,17 @@ impl<'t, C: Consumer<'t>> Pass<'t, '_, C> {
         if seen < self.limits.samples {
             return Ok(());
         }
-        Err(Refused::TooManySamples { limit: self.limits.samples, at: self.position(column) })
+        Err(Refused::TooManySamples {
+            limit: self.limits.samples,
+            at: self.position(column),
+        })
     }
 
     /// Notes a malformed line; says whether it is one.
     fn note(&mut self, read: Result<(), Fault>) -> bool {
-        let Err((problem, column)) = read else { return false };
+        let Err((problem, column)) = read else {
+            return false;
+        };
         self.report.malformed += 1;
         if self.report.problems.len() < DESCRIBED {
             let at = self.position(column);
@@ -311,7 +365,10 @@ impl<'t, C: Consumer<'t>> Pass<'t, '_, C> {
     }
 
     const fn position(&self, column: usize) -> Position {
-        Position { line: self.report.lines, column: column as u64 + 1 }
+        Position {
+            line: self.report.lines,
+            column: column as u64 + 1,
+        }
     }
 
     /// A comment; says whether it is the end marker.
@@ -319,10 +376,10 @@ impl<'t, C: Consumer<'t>> Pass<'t, '_, C> {
         if line == b"# EOF" {
             return true;
         }
-        if C::METADATA {
-            if let Some(metadata) = metadata(line, blanks) {
-                self.consumer.metadata(&metadata);
-            }
+        if C::METADATA
+            && let Some(metadata) = metadata(line, blanks)
+        {
+            self.consumer.metadata(&metadata);
         }
         false
     }
@@ -355,17 +412,28 @@ fn line(rest: &[u8], length: usize) -> &[u8] {
 
 /// The quoted metric name inside the braces under the cursor.
 fn quoted_name<'t>(cursor: &Cursor<'t>, limits: &Limits) -> Result<Text<'t>, Fault> {
-    let mut cursor = Cursor { at: cursor.at + 1, ..*cursor };
+    let mut cursor = Cursor {
+        at: cursor.at + 1,
+        ..*cursor
+    };
     let start = cursor.at;
     if cursor.line.len() > limits.line_bytes {
-        return Err((Problem::LineTooLong { limit: limits.line_bytes }, limits.line_bytes));
+        return Err((
+            Problem::LineTooLong {
+                limit: limits.line_bytes,
+            },
+            limits.line_bytes,
+        ));
     }
     let name = cursor.metric_name(limits.labels)?;
     match name {
         Some(name) if name.raw().is_empty() => Err((Problem::Name, start)),
-        Some(name) if name.raw().len() > limits.name_bytes => {
-            Err((Problem::NameTooLong { limit: limits.name_bytes }, start))
-        }
+        Some(name) if name.raw().len() > limits.name_bytes => Err((
+            Problem::NameTooLong {
+                limit: limits.name_bytes,
+            },
+            start,
+        )),
         Some(name) => Ok(name),
         None => Err((Problem::QuotedName, start)),
     }
@@ -373,7 +441,10 @@ fn quoted_name<'t>(cursor: &Cursor<'t>, limits: &Limits) -> Result<Text<'t>, Fau
 
 /// `# HELP name text`, `# TYPE name type`, `# UNIT name unit`.
 fn metadata(line: &[u8], blanks: usize) -> Option<Metadata<'_>> {
-    let mut cursor = Cursor { line, at: blanks + 1 };
+    let mut cursor = Cursor {
+        line,
+        at: blanks + 1,
+    };
     if !matches!(cursor.peek(), Some(b' ' | b'\t')) {
         return None;
     }
@@ -407,7 +478,10 @@ fn metadata(line: &[u8], blanks: usize) -> Option<Metadata<'_>> {
 fn word<'t>(cursor: &mut Cursor<'t>) -> Option<&'t [u8]> {
     cursor.skip_blanks();
     let rest = &cursor.line[cursor.at..];
-    let length = rest.iter().position(|byte| matches!(byte, b' ' | b'\t')).unwrap_or(rest.len());
+    let length = rest
+        .iter()
+        .position(|byte| matches!(byte, b' ' | b'\t'))
+        .unwrap_or(rest.len());
     cursor.at += length;
     (length > 0).then(|| &rest[..length])
 }

@@ -50,7 +50,10 @@ impl<'t> Text<'t> {
     /// Text without escapes.
     #[must_use]
     pub const fn plain(raw: &'t str) -> Self {
-        Self { raw, escaped: false }
+        Self {
+            raw,
+            escaped: false,
+        }
     }
 
     pub(crate) fn quoted(raw: &'t str, escaped: bool) -> Self {
@@ -91,17 +94,29 @@ impl<'t> Text<'t> {
     /// Whether it means `text`.
     #[must_use]
     pub fn is(self, text: &str) -> bool {
-        if self.escaped { self.unescaped() == text } else { self.raw == text }
+        if self.escaped {
+            self.unescaped() == text
+        } else {
+            self.raw == text
+        }
     }
 
     fn hash(self) -> u64 {
-        if self.escaped { hash(self.unescaped().as_bytes()) } else { hash(self.raw.as_bytes()) }
+        if self.escaped {
+            hash(self.unescaped().as_bytes())
+        } else {
+            hash(self.raw.as_bytes())
+        }
     }
 }
 
 impl PartialEq for Text<'_> {
     fn eq(&self, other: &Self) -> bool {
-        if self.escaped || other.escaped { self.unescaped() == other.unescaped() } else { self.raw == other.raw }
+        if self.escaped || other.escaped {
+            self.unescaped() == other.unescaped()
+        } else {
+            self.raw == other.raw
+        }
     }
 }
 
@@ -111,7 +126,10 @@ impl<'t> Sample<'t, '_> {
     /// The value of a label; `None` where it is absent.
     #[must_use]
     pub fn label(&self, name: &str) -> Option<Text<'t>> {
-        self.labels.iter().find(|label| label.name.is(name)).map(|label| label.value)
+        self.labels
+            .iter()
+            .find(|label| label.name.is(name))
+            .map(|label| label.value)
     }
 
     /// A number for the series: the same for the same name and labels in whatever order, with or without needless
@@ -120,16 +138,23 @@ impl<'t> Sample<'t, '_> {
     /// 64 bits without a secret: fit to tell the series of one body apart, not to authenticate anything.
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
-        let labels = self.labels.iter().filter(|label| !label.value.raw.is_empty()).fold(0_u64, |sum, label| {
-            sum.wrapping_add(mix(label.name.hash(), label.value.hash()))
-        });
+        let labels = self
+            .labels
+            .iter()
+            .filter(|label| !label.value.raw.is_empty())
+            .fold(0_u64, |sum, label| {
+                sum.wrapping_add(mix(label.name.hash(), label.value.hash()))
+            });
         mix(self.name.hash(), labels)
     }
 }
 
 /// One number from two whose order matters.
 const fn mix(one: u64, other: u64) -> u64 {
-    let mixed = (one ^ 0x517c_c1b7_2722_0a95).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31) ^ other;
+    let mixed = (one ^ 0x517c_c1b7_2722_0a95)
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        .rotate_left(31)
+        ^ other;
     let mixed = (mixed ^ (mixed >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
     mixed ^ (mixed >> 29)
 }
@@ -141,21 +166,40 @@ mod tests {
     fn fingerprint(name: &str, labels: &[(&str, &str)]) -> u64 {
         let labels: Vec<_> = labels
             .iter()
-            .map(|(name, value)| Label { name: Text::plain(name), value: Text::quoted(value, value.contains('\\')) })
+            .map(|(name, value)| Label {
+                name: Text::plain(name),
+                value: Text::quoted(value, value.contains('\\')),
+            })
             .collect();
-        Sample { name: Text::plain(name), labels: &labels, value: 0.0, timestamp: None, exemplar: None }.fingerprint()
+        Sample {
+            name: Text::plain(name),
+            labels: &labels,
+            value: 0.0,
+            timestamp: None,
+            exemplar: None,
+        }
+        .fingerprint()
     }
 
     #[test]
     fn fingerprints_follow_the_series_not_its_spelling() {
         let series = fingerprint("up", &[("a", "1"), ("b", "2")]);
         assert_eq!(series, fingerprint("up", &[("b", "2"), ("a", "1")]));
-        assert_eq!(series, fingerprint("up", &[("b", "2"), ("a", "1"), ("c", "")]));
+        assert_eq!(
+            series,
+            fingerprint("up", &[("b", "2"), ("a", "1"), ("c", "")])
+        );
         assert_ne!(series, fingerprint("up", &[("a", "2"), ("b", "1")]));
         assert_ne!(series, fingerprint("up", &[("a", "1")]));
         assert_ne!(series, fingerprint("down", &[("a", "1"), ("b", "2")]));
-        assert_ne!(fingerprint("up", &[("a", "1"), ("a", "1")]), fingerprint("up", &[]));
-        assert_eq!(fingerprint("up", &[("a", "x\\q")]), fingerprint("up", &[("a", "x\\\\q")]));
+        assert_ne!(
+            fingerprint("up", &[("a", "1"), ("a", "1")]),
+            fingerprint("up", &[])
+        );
+        assert_eq!(
+            fingerprint("up", &[("a", "x\\q")]),
+            fingerprint("up", &[("a", "x\\\\q")])
+        );
     }
 
     #[test]

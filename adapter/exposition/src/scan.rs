@@ -10,7 +10,9 @@ const fn hits(word: u64, needle: u64) -> u64 {
 }
 
 fn word(bytes: &[u8]) -> u64 {
-    bytes.first_chunk().map_or(0, |chunk| u64::from_le_bytes(*chunk))
+    bytes
+        .first_chunk()
+        .map_or(0, |chunk| u64::from_le_bytes(*chunk))
 }
 
 /// Index of the first `needle` in `bytes`.
@@ -30,7 +32,9 @@ pub(crate) fn find(bytes: &[u8], needle: u8) -> Option<usize> {
         start += 32;
     }
     let rest = blocks.remainder();
-    rest.iter().position(|byte| *byte == needle).map(|index| start + index)
+    rest.iter()
+        .position(|byte| *byte == needle)
+        .map(|index| start + index)
 }
 
 /// Index of the first `one` or `other` in `bytes`.
@@ -48,7 +52,9 @@ pub(crate) fn find_either(bytes: &[u8], one: u8, other: u8) -> Option<usize> {
         start += 8;
     }
     let rest = blocks.remainder();
-    rest.iter().position(|byte| *byte == one || *byte == other).map(|index| start + index)
+    rest.iter()
+        .position(|byte| *byte == one || *byte == other)
+        .map(|index| start + index)
 }
 
 /// A fast hash of `bytes`; not for keys that an adversary of the reader's owner may choose.

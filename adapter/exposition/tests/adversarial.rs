@@ -1,9 +1,18 @@
 //! Every body of `testdata/adversarial`, read as its manifest wants.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::disallowed_methods,
+    reason = "a test reads fixtures and fails by panicking"
+)]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use coppice_exposition::{Consumer, Ending, Limits, OwnedSample, Refused, Report, Sample, collect, read};
+use coppice_exposition::{
+    Consumer, Ending, Limits, OwnedSample, Refused, Report, Sample, collect, read,
+};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -62,22 +71,44 @@ fn check_samples(file: &str, expect: &Expect, samples: &[OwnedSample]) {
     for (name, labels, value) in &expect.want {
         // Of a series sent twice, the last one holds.
         let found = samples.iter().rev().find(|sample| {
-            sample.name == *name && labels.iter().all(|(key, value)| sample.labels.get(key) == Some(value))
+            sample.name == *name
+                && labels
+                    .iter()
+                    .all(|(key, value)| sample.labels.get(key) == Some(value))
         });
         let found = found.unwrap_or_else(|| panic!("{file}: no {name} {labels:?}"));
-        assert_eq!(found.value.to_bits(), value.to_bits(), "{file}: {name} {labels:?}");
+        assert_eq!(
+            found.value.to_bits(),
+            value.to_bits(),
+            "{file}: {name} {labels:?}"
+        );
     }
     let with_v = |v: &String| {
-        let mut matching = samples.iter().filter(|sample| sample.labels.get("v") == Some(v));
-        matching.next().unwrap_or_else(|| panic!("{file}: no sample with v={v:?}")).value
+        let mut matching = samples
+            .iter()
+            .filter(|sample| sample.labels.get("v") == Some(v));
+        matching
+            .next()
+            .unwrap_or_else(|| panic!("{file}: no sample with v={v:?}"))
+            .value
     };
     assert!(expect.nan.iter().all(|v| with_v(v).is_nan()), "{file}");
-    assert!(expect.inf.iter().all(|v| with_v(v).to_bits() == f64::INFINITY.to_bits()), "{file}");
+    assert!(
+        expect
+            .inf
+            .iter()
+            .all(|v| with_v(v).to_bits() == f64::INFINITY.to_bits()),
+        "{file}"
+    );
     if let Some(count) = expect.samples {
         assert_eq!(samples.len(), count, "{file}: samples");
     }
     if let Some(least) = expect.samples_min {
-        assert!(samples.len() >= least, "{file}: {} samples, at least {least} expected", samples.len());
+        assert!(
+            samples.len() >= least,
+            "{file}: {} samples, at least {least} expected",
+            samples.len()
+        );
     }
 }
 
@@ -95,19 +126,29 @@ fn each_body_is_read_as_the_manifest_wants() {
     for Entry { file, expect } in &entries {
         if expect.encoding.is_some() {
             let refused = collect(&body(file), &Limits::default()).unwrap_err();
-            assert_eq!(refused.to_string(), "the body is gzip data, not an exposition", "{file}");
+            assert_eq!(
+                refused.to_string(),
+                "the body is gzip data, not an exposition",
+                "{file}"
+            );
             continue;
         }
         match &expect.ok {
             Value::Bool(false) => {
                 let refused = collect(&body(file), &Limits::default()).expect_err(file);
-                assert!(matches!(refused, Refused::NotAnExposition { .. }), "{file}: {refused}");
+                assert!(
+                    matches!(refused, Refused::NotAnExposition { .. }),
+                    "{file}: {refused}"
+                );
             }
             Value::Bool(true) => {
                 let (samples, report) = all(file);
                 check_samples(file, expect, &samples);
                 assert_eq!(report.samples, samples.len() as u64, "{file}");
-                assert!(report.malformed >= expect.bad_lines_min.unwrap_or(0), "{file}: {report:?}");
+                assert!(
+                    report.malformed >= expect.bad_lines_min.unwrap_or(0),
+                    "{file}: {report:?}"
+                );
                 assert!(!report.is_truncated(), "{file}");
             }
             Value::String(kind) if kind == "empty" => {
@@ -117,7 +158,11 @@ fn each_body_is_read_as_the_manifest_wants() {
             Value::String(kind) if kind == "partial" => {
                 let (samples, report) = all(file);
                 assert!(samples.len() > 100, "{file}");
-                assert_eq!(report.is_truncated(), expect.flag.as_deref() == Some("truncated"), "{file}: {report:?}");
+                assert_eq!(
+                    report.is_truncated(),
+                    expect.flag.as_deref() == Some("truncated"),
+                    "{file}: {report:?}"
+                );
             }
             other => panic!("{file}: unknown ok {other}"),
         }
@@ -126,7 +171,13 @@ fn each_body_is_read_as_the_manifest_wants() {
 
 #[test]
 fn well_formed_bodies_have_no_malformed_lines() {
-    for file in ["openmetrics-exemplars-eof.txt", "label-escapes.txt", "label-punctuation.txt", "timestamps.txt", "crlf.txt"] {
+    for file in [
+        "openmetrics-exemplars-eof.txt",
+        "label-escapes.txt",
+        "label-punctuation.txt",
+        "timestamps.txt",
+        "crlf.txt",
+    ] {
         let (_, report) = all(file);
         assert_eq!(report.malformed, 0, "{file}: {:?}", report.problems);
     }
@@ -152,16 +203,28 @@ fn each_malformed_line_is_described_with_its_place() {
     assert_eq!(report.malformed, 8);
     let (_, report) = all("special-values.txt");
     let problems: Vec<_> = report.problems.iter().map(ToString::to_string).collect();
-    assert_eq!(problems, ["line 15, column 12: not a number", "line 16, column 14: not a number"]);
+    assert_eq!(
+        problems,
+        [
+            "line 15, column 12: not a number",
+            "line 16, column 14: not a number"
+        ]
+    );
 }
 
 #[test]
 fn the_end_marker_ends_the_body() {
     let (samples, report) = all("data-after-eof.txt");
     assert_eq!(samples.len(), 1);
-    assert!(matches!(report.ending, Ending::Eof { ignored } if ignored > 50), "{report:?}");
+    assert!(
+        matches!(report.ending, Ending::Eof { ignored } if ignored > 50),
+        "{report:?}"
+    );
     assert_eq!(all("only-eof.txt").1.ending, Ending::Eof { ignored: 0 });
-    assert_eq!(all("no-trailing-newline.txt").1.ending, Ending::WithinLine { malformed: false });
+    assert_eq!(
+        all("no-trailing-newline.txt").1.ending,
+        Ending::WithinLine { malformed: false }
+    );
 }
 
 #[test]
@@ -177,7 +240,9 @@ fn a_series_sent_twice_has_one_fingerprint() {
         }
     }
     for Entry { file, expect } in manifest() {
-        let Some(distinct) = expect.distinct else { continue };
+        let Some(distinct) = expect.distinct else {
+            continue;
+        };
         let mut fingerprints = Fingerprints(BTreeSet::new());
         read(&body(&file), &Limits::default(), &mut fingerprints).unwrap();
         assert_eq!(fingerprints.0.len(), distinct, "{file}");
@@ -192,23 +257,53 @@ fn each_limit_says_which_and_where() {
     };
     let limits = Limits::default;
     assert_eq!(
-        limited("long-line.txt", Limits { line_bytes: 1000, ..limits() }),
+        limited(
+            "long-line.txt",
+            Limits {
+                line_bytes: 1000,
+                ..limits()
+            }
+        ),
         "line 3, column 1001: the line is longer than the limit of 1000 bytes (line_bytes)"
     );
     assert_eq!(
-        limited("many-labels.txt", Limits { labels: 64, ..limits() }),
+        limited(
+            "many-labels.txt",
+            Limits {
+                labels: 64,
+                ..limits()
+            }
+        ),
         "line 2, column 559: more labels than the limit of 64 (labels)"
     );
     assert_eq!(
-        limited("crlf.txt", Limits { name_bytes: 10, ..limits() }),
+        limited(
+            "crlf.txt",
+            Limits {
+                name_bytes: 10,
+                ..limits()
+            }
+        ),
         "line 3, column 1: the metric name is longer than the limit of 10 bytes (name_bytes)"
     );
     assert_eq!(
-        limited("crlf.txt", Limits { samples: 2, ..limits() }),
+        limited(
+            "crlf.txt",
+            Limits {
+                samples: 2,
+                ..limits()
+            }
+        ),
         "more samples than the limit of 2 (samples) at line 6, column 1"
     );
     assert_eq!(
-        limited("crlf.txt", Limits { body_bytes: 300, ..limits() }),
+        limited(
+            "crlf.txt",
+            Limits {
+                body_bytes: 300,
+                ..limits()
+            }
+        ),
         "the body has 317 bytes, more than the limit of 300 (body_bytes)"
     );
 }

@@ -3,6 +3,13 @@
 //! It drops names with colons and splits labels at commas before it looks at quotes, so both are kept out; without TYPE
 //! lines it folds nothing.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::disallowed_methods,
+    reason = "a test reads fixtures and fails by panicking"
+)]
+
 use std::collections::BTreeMap;
 
 use coppice_exposition::{Limits, OwnedSample, collect};
@@ -15,8 +22,11 @@ fn theirs(text: &str) -> Vec<(Series, f64)> {
     let scrape = Scrape::parse(text.lines().map(|line| Ok(line.to_owned()))).unwrap();
     let mut samples = Vec::new();
     for sample in scrape.samples {
-        let labels: BTreeMap<String, String> =
-            sample.labels.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
+        let labels: BTreeMap<String, String> = sample
+            .labels
+            .iter()
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect();
         match sample.value {
             Value::Counter(value) | Value::Gauge(value) | Value::Untyped(value) => {
                 samples.push(((sample.metric, labels), value));
@@ -51,13 +61,20 @@ fn ours(text: &str) -> Vec<(Series, f64)> {
     sorted(
         samples
             .into_iter()
-            .map(|OwnedSample { name, mut labels, value, .. }| {
-                if name.ends_with("_bucket") {
-                    number(&mut labels, "le");
-                }
-                number(&mut labels, "quantile");
-                ((name, labels), value)
-            })
+            .map(
+                |OwnedSample {
+                     name,
+                     mut labels,
+                     value,
+                     ..
+                 }| {
+                    if name.ends_with("_bucket") {
+                        number(&mut labels, "le");
+                    }
+                    number(&mut labels, "quantile");
+                    ((name, labels), value)
+                },
+            )
             .collect(),
     )
 }

@@ -1,5 +1,12 @@
 //! What is written comes back, whatever the spelling.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::disallowed_methods,
+    reason = "a test reads fixtures and fails by panicking"
+)]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
@@ -39,7 +46,11 @@ impl Written {
                 pieces.push(format!("\"{}\"", escape(&self.name)));
             }
             for (name, value) in &self.labels {
-                let name = if is_plain(name, false) { name.clone() } else { format!("\"{}\"", escape(name)) };
+                let name = if is_plain(name, false) {
+                    name.clone()
+                } else {
+                    format!("\"{}\"", escape(name))
+                };
                 pieces.push(format!("{name}{blank}={blank}\"{}\"", escape(value)));
             }
             text.push_str(&pieces.join(&format!("{blank},{blank}")));
@@ -70,11 +81,15 @@ impl Written {
 
 fn is_plain(name: &str, colon: bool) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_' || (colon && c == ':'))
-        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || (colon && c == ':'))
+        && name
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || c == '_' || (colon && c == ':'))
 }
 
 fn escape(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+    text.replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
 }
 
 fn value() -> impl Strategy<Value = f64> {
@@ -87,28 +102,52 @@ fn value() -> impl Strategy<Value = f64> {
 }
 
 fn written() -> impl Strategy<Value = Written> {
-    let text = prop_oneof![r#"[ -~]{0,12}"#, "[a-zA-Z/.:-]{1,20}", "\\PC{0,6}", Just("\"} 99 ,\\\n#".to_owned())];
+    let text = prop_oneof![
+        r#"[ -~]{0,12}"#,
+        "[a-zA-Z/.:-]{1,20}",
+        "\\PC{0,6}",
+        Just("\"} 99 ,\\\n#".to_owned())
+    ];
     let name = prop_oneof![4 => "[a-zA-Z_:][a-zA-Z0-9_:]{0,20}", 1 => "[a-z.ü/ \\\\\"]{1,10}"];
     let label = prop_oneof![4 => "[a-zA-Z_][a-zA-Z0-9_]{0,8}", 1 => "[a-z.ü ]{1,8}"];
     (
-        (name, proptest::collection::btree_map(label, text, 0..6), value(), proptest::option::of(-5_i64..2_000_000_000_000)),
-        (any::<bool>(), prop_oneof![Just(""), Just(" "), Just("\t ")], any::<bool>(), any::<bool>()),
-        (prop_oneof![Just("\n"), Just("\r\n"), Just(" \n")], any::<bool>()),
+        (
+            name,
+            proptest::collection::btree_map(label, text, 0..6),
+            value(),
+            proptest::option::of(-5_i64..2_000_000_000_000),
+        ),
+        (
+            any::<bool>(),
+            prop_oneof![Just(""), Just(" "), Just("\t ")],
+            any::<bool>(),
+            any::<bool>(),
+        ),
+        (
+            prop_oneof![Just("\n"), Just("\r\n"), Just(" \n")],
+            any::<bool>(),
+        ),
     )
-        .prop_map(|((name, labels, value, timestamp), (exemplar, blank, trailing_comma, quoted_name), (line_end, comment_before))| {
-            Written {
-                name,
-                labels: labels.into_iter().collect(),
-                value,
-                timestamp,
-                exemplar,
-                blank,
-                trailing_comma,
-                quoted_name,
-                line_end,
-                comment_before,
-            }
-        })
+        .prop_map(
+            |(
+                (name, labels, value, timestamp),
+                (exemplar, blank, trailing_comma, quoted_name),
+                (line_end, comment_before),
+            )| {
+                Written {
+                    name,
+                    labels: labels.into_iter().collect(),
+                    value,
+                    timestamp,
+                    exemplar,
+                    blank,
+                    trailing_comma,
+                    quoted_name,
+                    line_end,
+                    comment_before,
+                }
+            },
+        )
 }
 
 struct Only {
@@ -178,7 +217,9 @@ proptest! {
 
     #[test]
     fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-        let _ = collect(&bytes, &Limits::default());
+        if let Ok((samples, report)) = collect(&bytes, &Limits::default()) {
+            prop_assert_eq!(samples.len() as u64, report.samples);
+        }
     }
 
     #[test]

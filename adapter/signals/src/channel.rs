@@ -106,10 +106,10 @@ impl Counter {
 
     pub(crate) fn commit(&mut self, row: usize, previous: Option<usize>) {
         // A channel that begins later than its target began at zero.
-        if let Some(previous) = previous {
-            if self.rows[previous].is_nan() {
-                self.rows[previous] = 0.0;
-            }
+        if let Some(previous) = previous
+            && self.rows[previous].is_nan()
+        {
+            self.rows[previous] = 0.0;
         }
         self.rows[row] = self.total;
     }

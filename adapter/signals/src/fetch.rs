@@ -25,11 +25,14 @@ use tokio::time::Instant;
 /// Bytes read from a connection at a time, and the most that response headers may have.
 const READ_BUFFER: usize = 16 << 10;
 
+/// Moves the bytes of a connection.
+type Driver = Pin<Box<http1::Connection<TokioIo<TcpStream>, Empty<Bytes>>>>;
+
 /// A connection to one endpoint.
 pub(crate) struct Connection {
     sender: http1::SendRequest<Empty<Bytes>>,
-    /// Moves the bytes; `None` once the connection has ended. Polled only together with a request.
-    driver: Option<Pin<Box<http1::Connection<TokioIo<TcpStream>, Empty<Bytes>>>>>,
+    /// `None` once the connection has ended. Polled only together with a request.
+    driver: Option<Driver>,
 }
 
 impl std::fmt::Debug for Connection {
@@ -238,19 +241,16 @@ impl Connection {
     }
 
     /// Runs `work` while the connection moves its bytes.
-    async fn drive<F: Future>(
-        driver: &mut Option<Pin<Box<http1::Connection<TokioIo<TcpStream>, Empty<Bytes>>>>>,
-        work: F,
-    ) -> F::Output {
+    async fn drive<F: Future>(driver: &mut Option<Driver>, work: F) -> F::Output {
         let mut work = pin!(work);
         poll_fn(|context| {
             if let Poll::Ready(output) = work.as_mut().poll(context) {
                 return Poll::Ready(output);
             }
-            if let Some(connection) = driver {
-                if connection.as_mut().poll(context).is_ready() {
-                    *driver = None;
-                }
+            if let Some(connection) = driver
+                && connection.as_mut().poll(context).is_ready()
+            {
+                *driver = None;
             }
             // What the connection has just moved may be what the work waits for.
             work.as_mut().poll(context)

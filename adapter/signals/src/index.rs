@@ -146,15 +146,14 @@ impl Index {
 
     /// Replaces one owner's rules, and looks at every pod again if that changes anything.
     pub(crate) fn set_rules(&mut self, owner: &str, rules: Vec<ScrapeRule>) -> Added {
-        let before = if rules.is_empty() {
-            self.rules.remove(owner).unwrap_or_default()
-        } else {
-            self.rules
-                .insert(owner.to_owned(), rules.clone())
-                .unwrap_or_default()
-        };
+        let before = self.rules.get(owner).map_or(&[][..], Vec::as_slice);
         if before == rules {
             return Vec::new();
+        }
+        if rules.is_empty() {
+            self.rules.remove(owner);
+        } else {
+            self.rules.insert(owner.to_owned(), rules);
         }
         let keys: Vec<_> = self.pods.keys().cloned().collect();
         keys.iter().flat_map(|key| self.place_pod(key)).collect()

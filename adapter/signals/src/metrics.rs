@@ -109,12 +109,12 @@ impl Metrics {
             "Times that a limit was reached, by limit",
             metrics.limits.clone(),
         );
-        let _ = metrics.scrapes.get_or_create(&Outcome { outcome: "ok" });
+        drop(metrics.scrapes.get_or_create(&Outcome { outcome: "ok" }));
         for kind in FAULTS {
-            let _ = metrics.faults.get_or_create(&Fault { kind });
+            drop(metrics.faults.get_or_create(&Fault { kind }));
         }
         for state in STATES {
-            let _ = metrics.endpoints.get_or_create(&EndpointState { state });
+            drop(metrics.endpoints.get_or_create(&EndpointState { state }));
         }
         metrics
     }

@@ -140,10 +140,10 @@ impl Target {
         let mut change = None;
         for (key, negative) in &terms.keys {
             for channel in self.channels(*key, models) {
-                if let Window::Gauge(gauge) | Window::Raw(gauge, _) = &channel.window {
-                    if let Some(one) = gauge.change(self.row(span.from), self.row(span.to)) {
-                        *change.get_or_insert(0.0) += if *negative { -one } else { one };
-                    }
+                if let Window::Gauge(gauge) | Window::Raw(gauge, _) = &channel.window
+                    && let Some(one) = gauge.change(self.row(span.from), self.row(span.to))
+                {
+                    *change.get_or_insert(0.0) += if *negative { -one } else { one };
                 }
             }
         }

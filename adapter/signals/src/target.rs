@@ -239,7 +239,9 @@ impl Target {
         };
         self.follow(collection_of(known));
         let mut outcome = self.parse(body, whole, limits);
-        let restarted = outcome.as_ref().is_ok_and(|parsed| self.has_restarted(parsed.start_time));
+        let restarted = outcome
+            .as_ref()
+            .is_ok_and(|parsed| self.has_restarted(parsed.start_time));
         let is_suspect = match &outcome {
             Ok(_) => restarted || self.has_fallen(),
             Err(error) => matches!(error, NotIngested::Incomplete { .. }),
@@ -591,8 +593,18 @@ fn shortened(name: &str, limit: usize) -> Cow<'_, str> {
     if name.len() <= limit {
         return Cow::Borrowed(name);
     }
-    let hash = Sample { name: Text::plain(name), labels: &[], value: 0.0, timestamp: None, exemplar: None }.fingerprint();
-    Cow::Owned(format!("{}~{hash:016x}", &name[..name.floor_char_boundary(limit)]))
+    let hash = Sample {
+        name: Text::plain(name),
+        labels: &[],
+        value: 0.0,
+        timestamp: None,
+        exemplar: None,
+    }
+    .fingerprint();
+    Cow::Owned(format!(
+        "{}~{hash:016x}",
+        &name[..name.floor_char_boundary(limit)]
+    ))
 }
 
 /// Checks what the reader says about the body as a whole.

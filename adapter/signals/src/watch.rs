@@ -144,3 +144,131 @@ impl From<Pod> for PodFacts {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Metrics, Query, Selection, Settings};
+    use futures::stream;
+    use prometheus_client::registry::Registry;
+
+    fn pod(name: &str, change: impl FnOnce(&mut serde_json::Value)) -> DeserializeGuard<Pod> {
+        let mut pod = serde_json::json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"namespace": "serving", "name": name, "uid": name, "labels": {"app": name}},
+            "spec": {"containers": [{"name": "engine", "ports": [
+                {"name": "http", "containerPort": 8000},
+                {"name": "metrics", "containerPort": 9, "protocol": "UDP"},
+            ]}]},
+            "status": {
+                "phase": "Running",
+                "podIP": "127.64.0.5",
+                "conditions": [{"type": "Ready", "status": "True"}],
+            },
+        });
+        change(&mut pod);
+        serde_json::from_value(pod).unwrap()
+    }
+
+    fn unchanged(_: &mut serde_json::Value) {}
+
+    async fn after(events: Vec<watcher::Event<DeserializeGuard<Pod>>>) -> (Signals, Vec<String>) {
+        let metrics = Metrics::register(&mut Registry::default());
+        let signals = Signals::new(Settings::default(), metrics).unwrap();
+        let id = signals.begin_watch();
+        follow(
+            &signals,
+            id,
+            stream::iter(events.into_iter().map(Ok)),
+            CancellationToken::new(),
+        )
+        .await;
+        let endpoints = signals.endpoints(&Selection::default(), signals.now());
+        let names = endpoints
+            .into_iter()
+            .map(|each| format!("{}@{} live={}", each.name, each.address, each.live))
+            .collect();
+        (signals, names)
+    }
+
+    #[tokio::test]
+    async fn endpoints_follow_the_events() {
+        use watcher::Event::{Apply, Delete, Init, InitApply, InitDone};
+        let (signals, names) = after(vec![Init, InitApply(pod("a", unchanged))]).await;
+        assert!(
+            !signals.is_discovered() && names.is_empty(),
+            "no decision before the list is complete"
+        );
+        let listed = || {
+            vec![
+                Init,
+                InitApply(pod("a", unchanged)),
+                InitApply(pod("b", unchanged)),
+                InitDone,
+            ]
+        };
+        let (signals, names) = after(listed()).await;
+        assert!(signals.is_discovered());
+        assert_eq!(
+            names,
+            ["a@127.64.0.5:8000 live=true", "b@127.64.0.5:8000 live=true"]
+        );
+        let mut events = listed();
+        events.push(Apply(pod("a", |pod| {
+            pod["status"]["conditions"][0]["status"] = "False".into()
+        })));
+        events.push(Delete(pod("b", unchanged)));
+        assert_eq!(after(events).await.1, ["a@127.64.0.5:8000 live=false"]);
+        let mut events = listed();
+        events.push(Apply(pod("a", |pod| {
+            pod["metadata"]["deletionTimestamp"] = "2026-11-30T12:00:00Z".into()
+        })));
+        events.push(Apply(pod("b", |pod| {
+            pod["status"]["phase"] = "Failed".into()
+        })));
+        assert!(
+            after(events).await.1.is_empty(),
+            "ending pods leave before they are deleted"
+        );
+        let mut events = listed();
+        events.extend([Init, InitApply(pod("b", unchanged)), InitDone]);
+        assert_eq!(
+            after(events).await.1,
+            ["b@127.64.0.5:8000 live=true"],
+            "a new list replaces the old one"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_pod_that_cannot_be_read_is_left_out() {
+        use watcher::Event::Apply;
+        let broken = pod("a", |pod| pod["spec"] = "nonsense".into());
+        assert!(broken.0.is_err());
+        let (signals, names) = after(vec![Apply(broken), Apply(pod("b", unchanged))]).await;
+        assert_eq!(names.len(), 1);
+        let query = Query::parse("coppice_requests_waiting", Some("serving"), "app=b").unwrap();
+        let missing = signals.query(&query, signals.now()).unwrap_err();
+        assert_eq!(
+            missing.to_string(),
+            "0 of 1 endpoints have a value, 1 are needed: serving/b not scraped yet"
+        );
+    }
+
+    #[test]
+    fn annotations_become_facts() {
+        let facts = facts(pod("a", |pod| {
+            pod["metadata"]["annotations"] = serde_json::json!({
+                "prometheus.io/scrape": "true", "prometheus.io/port": "81", "prometheus.io/path": "/m", "other": "x",
+            });
+        }))
+        .unwrap();
+        assert_eq!(
+            facts.ports,
+            [("http".to_owned(), 8000)],
+            "a UDP port is none"
+        );
+        let places = facts.places(&[]);
+        assert_eq!((places[0].port, places[0].path.as_str()), (81, "/m"));
+    }
+}

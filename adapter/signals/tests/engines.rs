@@ -1,5 +1,11 @@
 //! The signals of every body in `testdata/`, against the values beside it.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
 mod support;
 
 use coppice_signals::{LatencyReading, Missing, Query, Reading, RoleSignals, Selection};
