@@ -101,12 +101,12 @@ impl TlsArgs {
                     ca,
                 })?
             }
-            (_, _, Some(secret)) => Keeper::Shared(shared::Shared::new(
+            (_, _, Some(secret)) => Keeper::Shared(Box::new(shared::Shared::new(
                 client.clone(),
                 namespace,
                 secret,
                 names,
-            )),
+            ))),
             _ => Keeper::open(Source::SelfIssued { names })?,
         };
         Tls::keep(keeper, stop).await
@@ -308,7 +308,7 @@ struct Fresh {
 enum Keeper {
     Files(files::Files),
     Own(Box<issue::Own>),
-    Shared(shared::Shared),
+    Shared(Box<shared::Shared>),
 }
 
 impl Keeper {
