@@ -203,7 +203,7 @@ fn parameters(query: &str) -> Option<Vec<(String, String)>> {
 
 /// Resolves `%XX`, and `+` as a blank where `is_query`. `None` for a broken escape or bytes that are not UTF-8.
 pub(crate) fn decode(text: &str, is_query: bool) -> Option<Cow<'_, str>> {
-    if !text.contains('%') && !(is_query && text.contains('+')) {
+    if !(text.contains('%') || is_query && text.contains('+')) {
         return Some(Cow::Borrowed(text));
     }
     let mut bytes = Vec::with_capacity(text.len());

@@ -118,6 +118,7 @@ impl Refusal {
     }
 
     /// The HTTP code.
+    #[cfg(test)]
     pub(crate) fn code(&self) -> StatusCode {
         self.code
     }

@@ -32,6 +32,8 @@ impl<S, R> tower::Service<R> for Cut<S>
 where
     S: tower::Service<R>,
     S::Future: Send + 'static,
+    S::Response: Send + 'static,
+    S::Error: Send + 'static,
 {
     type Response = S::Response;
     type Error = S::Error;

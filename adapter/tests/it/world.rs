@@ -19,20 +19,20 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
-pub const SYSTEM: &str = "coppice-system";
-pub const BASE: &str = "/apis/external.metrics.k8s.io/v1beta1";
+pub(crate) const SYSTEM: &str = "coppice-system";
+pub(crate) const BASE: &str = "/apis/external.metrics.k8s.io/v1beta1";
 /// Nothing here should take so long; a busy machine may.
-pub const LIMIT: Duration = Duration::from_secs(90);
+pub(crate) const LIMIT: Duration = Duration::from_secs(90);
 
 /// A control plane with the adapter's rights in it.
-pub struct World {
-    pub cluster: Cluster,
-    pub client: Client,
+pub(crate) struct World {
+    pub(crate) cluster: Cluster,
+    pub(crate) client: Client,
 }
 
 impl World {
     /// Starts a control plane of its own (the APIService is one for the whole cluster) and applies what `manifests` prints.
-    pub async fn start() -> anyhow::Result<Self> {
+    pub(crate) async fn start() -> anyhow::Result<Self> {
         coppice_runtime::crypto::install();
         let cluster = Cluster::start(Profile::Plain).await?;
         let client = cluster.client();
@@ -74,7 +74,7 @@ impl World {
     }
 
     /// Starts the adapter with the rights of its service account, and waits until the API server uses it.
-    pub async fn adapter(&self) -> anyhow::Result<Adapter> {
+    pub(crate) async fn adapter(&self) -> anyhow::Result<Adapter> {
         let identity = Identity::service_account(SYSTEM, "coppice-adapter");
         let adapter = Adapter::start(&self.cluster.kubeconfig_as(&identity)?).await?;
         let services: Api<APIService> = Api::all(self.client.clone());
@@ -105,12 +105,12 @@ impl World {
     }
 
     /// What `kubectl get --raw` gives.
-    pub async fn raw(&self, path: &str) -> kube::Result<Value> {
+    pub(crate) async fn raw(&self, path: &str) -> kube::Result<Value> {
         raw(&self.client, path).await
     }
 
     /// Runs the real kubectl; returns what it printed, or what it complained about.
-    pub async fn kubectl(&self, arguments: &[&str]) -> anyhow::Result<String> {
+    pub(crate) async fn kubectl(&self, arguments: &[&str]) -> anyhow::Result<String> {
         let output = Command::new(control_plane_program()?)
             .arg("kubectl")
             .arg("--kubeconfig")
@@ -125,18 +125,18 @@ impl World {
     }
 }
 
-pub async fn raw(client: &Client, path: &str) -> kube::Result<Value> {
+pub(crate) async fn raw(client: &Client, path: &str) -> kube::Result<Value> {
     client
         .request(http::Request::get(path).body(Vec::new()).expect("a path"))
         .await
 }
 
-pub fn program() -> &'static str {
+pub(crate) fn program() -> &'static str {
     env!("CARGO_BIN_EXE_coppice-adapter")
 }
 
 /// The code and message of a refusal.
-pub fn refusal(outcome: kube::Result<Value>) -> anyhow::Result<(u16, String)> {
+pub(crate) fn refusal(outcome: kube::Result<Value>) -> anyhow::Result<(u16, String)> {
     match outcome {
         Ok(value) => bail!("expected a refusal, got {value}"),
         Err(kube::Error::Api(status)) => Ok((status.code, status.message.clone())),
@@ -145,10 +145,10 @@ pub fn refusal(outcome: kube::Result<Value>) -> anyhow::Result<(u16, String)> {
 }
 
 /// The adapter as a process.
-pub struct Adapter {
+pub(crate) struct Adapter {
     process: Child,
     /// Of its HTTPS endpoint.
-    pub address: SocketAddr,
+    pub(crate) address: SocketAddr,
 }
 
 impl Adapter {
@@ -198,17 +198,16 @@ impl Adapter {
                 break event["address"].as_str().context("an address")?.parse()?;
             }
         };
-        // Printed with the test's own output when it fails.
         tokio::spawn(async move {
             while let Ok(Some(line)) = lines.next_line().await {
-                println!("adapter: {line}");
+                show(&line);
             }
         });
         Ok(Self { process, address })
     }
 
     /// Ends it as the kubelet would, and waits for the end.
-    pub async fn stop(mut self) -> anyhow::Result<()> {
+    pub(crate) async fn stop(mut self) -> anyhow::Result<()> {
         let id = self.process.id().context("it runs")?;
         let killed = Command::new("kill").arg(id.to_string()).status().await?;
         ensure!(killed.success(), "cannot signal the adapter");
@@ -218,9 +217,17 @@ impl Adapter {
     }
 }
 
+#[expect(
+    clippy::print_stderr,
+    reason = "the adapter's log belongs to the output of a failed test"
+)]
+fn show(line: &str) {
+    eprintln!("adapter: {line}");
+}
+
 /// An engine that exposes the number of waiting requests in vLLM's words.
-pub struct Engine {
-    pub address: SocketAddr,
+pub(crate) struct Engine {
+    pub(crate) address: SocketAddr,
     waiting: Arc<AtomicU64>,
     is_frozen: Arc<AtomicBool>,
     server: tokio::task::JoinHandle<()>,
@@ -234,7 +241,7 @@ impl Drop for Engine {
 
 impl Engine {
     /// Serves at an address of its own, as every pod has one.
-    pub async fn start(waiting: u64) -> anyhow::Result<Self> {
+    pub(crate) async fn start(waiting: u64) -> anyhow::Result<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let [high, low] = u16::try_from(NEXT.fetch_add(1, Ordering::SeqCst))?.to_be_bytes();
         // Its own part of 127.64.0.0/10, so that it meets no fleet on the same machine.
@@ -261,17 +268,22 @@ impl Engine {
         })
     }
 
-    pub fn set_waiting(&self, waiting: u64) {
+    pub(crate) fn set_waiting(&self, waiting: u64) {
         self.waiting.store(waiting, Ordering::SeqCst);
     }
 
     /// While frozen, requests for metrics get no answer.
-    pub fn freeze(&self, is_frozen: bool) {
+    pub(crate) fn freeze(&self, is_frozen: bool) {
         self.is_frozen.store(is_frozen, Ordering::SeqCst);
     }
 
     /// Creates a ready pod that has this engine's address and is scheduled by nobody.
-    pub async fn pod(&self, client: &Client, namespace: &str, name: &str) -> anyhow::Result<()> {
+    pub(crate) async fn pod(
+        &self,
+        client: &Client,
+        namespace: &str,
+        name: &str,
+    ) -> anyhow::Result<()> {
         let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
         let pod = serde_json::from_value(json!({
             "metadata": {
