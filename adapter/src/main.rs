@@ -25,6 +25,7 @@ mod settings;
 mod status;
 mod wanted;
 mod wire;
+mod workload;
 
 use std::process::ExitCode;
 

@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use crate::objects::{self, Rights};
 use crate::settings::ManifestsArgs;
+use crate::workload;
 
 /// The documents, one behind the other.
 ///
@@ -32,22 +33,19 @@ pub(crate) fn render(args: &ManifestsArgs) -> anyhow::Result<String> {
     for object in &bindings {
         documents.push(document(object)?);
     }
-    documents.push(document(&match &args.external_host {
-        Some(host) => objects::external_service(&address, host),
-        None => objects::pod_service(&address, args.target_port),
-    })?);
-    if !args.self_registering {
-        let bundle = match &args.ca_bundle_file {
-            Some(path) => Some(
-                std::fs::read_to_string(path)
-                    .with_context(|| format!("cannot read {}", path.display()))?,
-            ),
-            None => None,
-        };
-        documents.push(document(&objects::api_service(
-            &address,
-            bundle.as_deref(),
-        ))?);
+    match &args.external_host {
+        Some(host) => documents.push(document(&objects::external_service(&address, host))?),
+        None => {
+            let pods = args.workload();
+            documents.push(document(&objects::pod_service(&address, pods.port))?);
+            documents.push(document(&workload::deployment(&pods)?)?);
+            documents.push(document(&workload::disruption_budget(&pods)?)?);
+        }
+    }
+    if let Some(path) = &args.ca_bundle_file {
+        let bundle = std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read {}", path.display()))?;
+        documents.push(document(&objects::api_service(&address, Some(&bundle)))?);
     }
     Ok(documents.join("---\n"))
 }
@@ -59,11 +57,12 @@ fn document(object: &impl Serialize) -> anyhow::Result<String> {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use serde_json::Value;
 
     use super::*;
     use crate::settings::{Arguments, Command};
 
-    fn rendered(arguments: &[&str]) -> Vec<serde_json::Value> {
+    fn rendered(arguments: &[&str]) -> Vec<Value> {
         let parsed =
             Arguments::parse_from(["coppice-adapter", "manifests"].iter().chain(arguments));
         let Command::Manifests(args) = parsed.command else {
@@ -75,46 +74,72 @@ mod tests {
             .collect()
     }
 
-    fn kinds(documents: &[serde_json::Value]) -> Vec<&str> {
-        documents
-            .iter()
-            .filter_map(|document| document["kind"].as_str())
-            .collect()
+    fn find<'a>(documents: &'a [Value], kind: &str) -> Option<&'a Value> {
+        documents.iter().find(|document| document["kind"] == kind)
+    }
+
+    /// The command line of the pods, read back as this program would.
+    fn pod_arguments(documents: &[Value]) -> crate::settings::ServeArgs {
+        let deployment = find(documents, "Deployment").expect("a Deployment");
+        let arguments = &deployment["spec"]["template"]["spec"]["containers"][0]["args"];
+        let arguments: Vec<String> = serde_json::from_value(arguments.clone()).unwrap();
+        let parsed =
+            Arguments::parse_from(["coppice-adapter".to_owned()].into_iter().chain(arguments));
+        let Command::Serve(args) = parsed.command else {
+            panic!("serve")
+        };
+        *args
     }
 
     #[test]
-    fn the_objects_are_complete_and_in_order() {
+    fn by_default_the_pods_issue_their_certificate_and_register_themselves() {
         let documents = rendered(&[]);
-        let expected = [
-            "ServiceAccount",
-            "ClusterRole",
-            "ClusterRole",
-            "ClusterRoleBinding",
-            "ClusterRoleBinding",
-            "ClusterRoleBinding",
-            "Role",
-            "RoleBinding",
-            "RoleBinding",
-            "Service",
-            "APIService",
-        ];
-        assert_eq!(kinds(&documents), expected);
-        let service = &documents[9];
-        assert_eq!(service["spec"]["ports"][0]["targetPort"], 6443);
+        assert!(find(&documents, "APIService").is_none());
+        let args = pod_arguments(&documents);
+        assert!(args.register_apiservice);
+        assert_eq!(args.tls.tls_secret.as_deref(), Some("coppice-adapter-tls"));
+        let address = args.address("other", args.bind_address);
         assert_eq!(
-            documents[10]["spec"]["service"]["namespace"],
-            "coppice-system"
+            (
+                address.namespace.as_str(),
+                address.name.as_str(),
+                address.port
+            ),
+            ("coppice-system", "coppice-adapter", 443)
+        );
+        let service = find(&documents, "Service").unwrap();
+        assert_eq!(
+            service["spec"]["ports"][0]["targetPort"],
+            args.bind_address.port()
+        );
+        assert_eq!(
+            find(&documents, "PodDisruptionBudget").unwrap()["spec"]["maxUnavailable"],
+            1
         );
     }
 
     #[test]
-    fn a_self_registering_adapter_brings_no_api_service() {
-        let documents = rendered(&["--self-registering", "--external-host", "localhost"]);
-        assert!(!kinds(&documents).contains(&"APIService"));
-        let service = documents
-            .iter()
-            .find(|document| document["kind"] == "Service")
-            .unwrap();
-        assert_eq!(service["spec"]["externalName"], "localhost");
+    fn with_a_bundle_the_certificate_is_mounted_and_the_api_service_printed() {
+        let folder = tempfile::tempdir().unwrap();
+        let bundle = folder.path().join("ca.crt");
+        std::fs::write(&bundle, "pem").unwrap();
+        let documents = rendered(&["--ca-bundle-file", bundle.to_str().unwrap()]);
+        assert_eq!(
+            find(&documents, "APIService").unwrap()["spec"]["caBundle"],
+            "cGVt"
+        );
+        let args = pod_arguments(&documents);
+        assert!(!args.register_apiservice && args.tls.tls_secret.is_none());
+        assert!(args.tls.tls_cert_file.is_some());
+    }
+
+    #[test]
+    fn an_adapter_outside_the_cluster_brings_no_pods() {
+        let documents = rendered(&["--external-host", "localhost"]);
+        assert!(find(&documents, "Deployment").is_none());
+        assert_eq!(
+            find(&documents, "Service").unwrap()["spec"]["externalName"],
+            "localhost"
+        );
     }
 }

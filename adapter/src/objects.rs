@@ -60,7 +60,8 @@ fn labels() -> BTreeMap<String, String> {
     ])
 }
 
-fn metadata(namespace: Option<&str>, name: &str) -> ObjectMeta {
+/// Name, namespace and the labels of everything that belongs to the adapter.
+pub(crate) fn metadata(namespace: Option<&str>, name: &str) -> ObjectMeta {
     ObjectMeta {
         name: Some(name.to_owned()),
         namespace: namespace.map(str::to_owned),

@@ -12,6 +12,7 @@ use coppice_signals::PodWatch;
 
 use crate::objects::{NAME, RightsFor, ServiceAddress};
 use crate::register::Registration;
+use crate::workload::Workload;
 
 /// Serves metrics of inference servers to autoscalers
 #[derive(Debug, Clone, clap::Parser)]
@@ -33,7 +34,7 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// Scrape pods and serve external.metrics.k8s.io
     Serve(Box<ServeArgs>),
-    /// Print the Kubernetes objects that the adapter needs: rights, Service, APIService
+    /// Print the Kubernetes objects that the adapter needs: rights, Service, Deployment, APIService
     Manifests(ManifestsArgs),
     /// Ask the running adapter for a metric, and show how its value came about
     Get(GetArgs),
@@ -154,21 +155,25 @@ pub(crate) struct ManifestsArgs {
     /// Port of the Service
     #[arg(long, default_value_t = 443, value_name = "PORT")]
     pub port: u16,
-    /// Port of the container behind the Service
+    /// Port of the container behind the Service; 10250 passes most firewalls between control plane and nodes
     #[arg(long, default_value_t = 6443, value_name = "PORT")]
     pub target_port: u16,
-    /// Host of an adapter outside the cluster: the Service is of type ExternalName
+    /// The adapter's image
+    #[arg(long, default_value = DEFAULT_IMAGE, value_name = "IMAGE")]
+    pub image: String,
+    /// Copies; each answers by itself
+    #[arg(long, default_value_t = 2, value_name = "COUNT")]
+    pub replicas: u16,
+    /// Host of an adapter outside the cluster: no pods, and a Service of type ExternalName
     #[arg(long, value_name = "HOST")]
     pub external_host: Option<String>,
-    /// Certificates (PEM) that the API server should trust
+    /// Secret with the certificate; the adapter issues and keeps it, unless --ca-bundle-file says that somebody else does
+    #[arg(long, default_value = "coppice-adapter-tls", value_name = "NAME")]
+    pub tls_secret: String,
+    /// Certificates (PEM) that the API server should trust, where the Secret is somebody else's: prints the APIService with them. Without
+    /// it the adapter registers itself
     #[arg(long, value_name = "FILE")]
     pub ca_bundle_file: Option<std::path::PathBuf>,
-    /// Leave the APIService out and give the adapter the right to keep it itself (`serve --register-apiservice`)
-    #[arg(long)]
-    pub self_registering: bool,
-    /// Secret in which the replicas share a self-issued certificate (`serve --tls-secret`): gives the adapter the rights for it
-    #[arg(long, value_name = "NAME")]
-    pub tls_secret: Option<String>,
     /// Namespace of the scaler's Lease; without it the adapter's
     #[arg(long, value_name = "NAMESPACE")]
     pub scaler_lease_namespace: Option<String>,
@@ -258,18 +263,45 @@ impl ManifestsArgs {
 
     /// What the rights are for.
     pub(crate) fn rights(&self) -> RightsFor {
+        let registers = self.ca_bundle_file.is_none();
         RightsFor {
             namespace: self.namespace.clone(),
             service_account: self.service_account.clone(),
-            lease_namespace: self
-                .scaler_lease_namespace
-                .clone()
-                .unwrap_or_else(|| self.namespace.clone()),
-            registers: self.self_registering,
-            tls_secret: self.tls_secret.clone(),
+            lease_namespace: self.lease_namespace(),
+            registers,
+            tls_secret: (registers && self.external_host.is_none())
+                .then(|| self.tls_secret.clone()),
         }
     }
+
+    /// What the pods look like.
+    pub(crate) fn workload(&self) -> Workload {
+        Workload {
+            namespace: self.namespace.clone(),
+            service_account: self.service_account.clone(),
+            image: self.image.clone(),
+            replicas: self.replicas,
+            port: self.target_port,
+            service: self.service.clone(),
+            service_port: self.port,
+            lease_namespace: self.lease_namespace(),
+            tls_secret: self.tls_secret.clone(),
+            is_certificate_given: self.ca_bundle_file.is_some(),
+        }
+    }
+
+    fn lease_namespace(&self) -> String {
+        self.scaler_lease_namespace
+            .clone()
+            .unwrap_or_else(|| self.namespace.clone())
+    }
 }
+
+/// The image released with this version.
+const DEFAULT_IMAGE: &str = concat!(
+    "ghcr.io/coppice-dev/coppice-adapter:v",
+    env!("CARGO_PKG_VERSION")
+);
 
 #[cfg(test)]
 mod tests {

@@ -1,15 +1,20 @@
-//! The real HPA on the adapter's metrics: it follows, and it holds whenever there is nothing to be trusted.
+//! The real HPA on the adapter's metrics: it scales a PodCliqueScalingGroup with the load, and holds whenever there is nothing to be
+//! trusted.
 
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use coppice_testbed::wait;
-use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
-use kube::Api;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
+use kube::{Api, Client};
 use serde_json::json;
 
 use crate::world::{Engine, LIMIT, World};
+
+/// The definition of what is scaled, as it is installed in a cluster.
+const GROUPS: &str =
+    include_str!("../../../operator/api/crds/grove.io_podcliquescalinggroups.yaml");
 
 /// Several looks of the HPA controller, which looks every two seconds here.
 const HOLD: Duration = Duration::from_secs(9);
@@ -21,11 +26,14 @@ async fn the_hpa_follows_the_queue_and_holds_when_it_cannot_be_measured() -> any
     let namespace = world.cluster.namespace("hpa").await?;
     let engine = Engine::start(37).await?;
     engine.pod(&world.client, &namespace, "engine").await?;
-    coppice_testbed::apply(&world.client, &objects(), &namespace).await?;
-    let scaled = Scaled {
-        deployments: Api::namespaced(world.client.clone(), &namespace),
-        autoscalers: Api::namespaced(world.client.clone(), &namespace),
-    };
+    coppice_testbed::apply(
+        &world.client,
+        &format!("{GROUPS}\n---\n{}", objects()),
+        &namespace,
+    )
+    .await?;
+    let scaled = Scaled::new(&world.client, &namespace);
+    let _operator = scaled.follow();
 
     scaled.reaches(8, "37 waiting at 5 each").await?;
     engine.set_waiting(14);
@@ -56,21 +64,55 @@ async fn the_hpa_follows_the_queue_and_holds_when_it_cannot_be_measured() -> any
 }
 
 struct Scaled {
-    deployments: Api<Deployment>,
+    groups: Api<DynamicObject>,
     autoscalers: Api<HorizontalPodAutoscaler>,
 }
 
 impl Scaled {
-    async fn replicas(&self) -> anyhow::Result<i32> {
-        self.deployments
-            .get("engines")
-            .await?
-            .spec
-            .replicas
-            .context("replicas")
+    fn new(client: &Client, namespace: &str) -> Self {
+        let kind = GroupVersionKind::gvk("grove.io", "v1alpha1", "PodCliqueScalingGroup");
+        let resource = ApiResource::from_gvk(&kind);
+        Self {
+            groups: Api::namespaced_with(client.clone(), namespace, &resource),
+            autoscalers: Api::namespaced(client.clone(), namespace),
+        }
     }
 
-    async fn reaches(&self, replicas: i32, why: &str) -> anyhow::Result<()> {
+    /// Reports what is wanted as done, as an operator would.
+    fn follow(&self) -> tokio_util::task::AbortOnDropHandle<()> {
+        let groups = self.groups.clone();
+        tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move {
+            let mut reported = None;
+            loop {
+                let wanted = match groups.get("engines").await {
+                    Ok(group) => group.data["spec"]["replicas"].as_i64(),
+                    Err(_) => None,
+                };
+                if wanted.is_some() && wanted != reported {
+                    let status = json!({"status": {
+                        "replicas": wanted, "scheduledReplicas": wanted, "availableReplicas": wanted,
+                        "updatedReplicas": wanted, "selector": "app=engine",
+                    }});
+                    let patch = Patch::Merge(status);
+                    if groups
+                        .patch_status("engines", &PatchParams::default(), &patch)
+                        .await
+                        .is_ok()
+                    {
+                        reported = wanted;
+                    }
+                }
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }))
+    }
+
+    async fn replicas(&self) -> anyhow::Result<i64> {
+        let group = self.groups.get("engines").await?;
+        group.data["spec"]["replicas"].as_i64().context("replicas")
+    }
+
+    async fn reaches(&self, replicas: i64, why: &str) -> anyhow::Result<()> {
         wait::until(LIMIT, &format!("{replicas} replicas: {why}"), || async {
             let seen = self.replicas().await?;
             ensure!(
@@ -84,7 +126,7 @@ impl Scaled {
         Ok(())
     }
 
-    async fn holds(&self, replicas: i32) -> anyhow::Result<()> {
+    async fn holds(&self, replicas: i64) -> anyhow::Result<()> {
         wait::holds(HOLD, &format!("{replicas} replicas"), || async {
             let seen = self.replicas().await?;
             ensure!(seen == replicas, "{seen} replicas");
@@ -129,23 +171,17 @@ impl Scaled {
     }
 }
 
-/// A Deployment whose pods nobody runs, and its HPA. What is scaled does not have to be what is measured.
+/// A scaling group and its HPA. What is scaled does not have to be what is measured.
 fn objects() -> String {
-    let deployment = json!({
-        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "engines"},
-        "spec": {
-            "replicas": 1, "selector": {"matchLabels": {"scaled": "yes"}},
-            "template": {
-                "metadata": {"labels": {"scaled": "yes"}},
-                "spec": {"schedulerName": "nobody", "containers": [{"name": "engine", "image": "engine"}]},
-            },
-        },
+    let group = json!({
+        "apiVersion": "grove.io/v1alpha1", "kind": "PodCliqueScalingGroup", "metadata": {"name": "engines"},
+        "spec": {"replicas": 1, "minAvailable": 1, "cliqueNames": ["server"]},
     });
     let no_wait = json!({"stabilizationWindowSeconds": 0, "policies": [{"type": "Pods", "value": 100, "periodSeconds": 1}]});
     let autoscaler = json!({
         "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "engines"},
         "spec": {
-            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "engines"},
+            "scaleTargetRef": {"apiVersion": "grove.io/v1alpha1", "kind": "PodCliqueScalingGroup", "name": "engines"},
             "minReplicas": 1, "maxReplicas": 20, "behavior": {"scaleUp": no_wait, "scaleDown": no_wait},
             "metrics": [{"type": "External", "external": {
                 "metric": {"name": "coppice_requests_waiting", "selector": {"matchLabels": {"app": "engine"}}},
@@ -153,5 +189,5 @@ fn objects() -> String {
             }}],
         },
     });
-    format!("{deployment}\n---\n{autoscaler}\n")
+    format!("{group}\n---\n{autoscaler}\n")
 }

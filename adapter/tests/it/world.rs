@@ -55,7 +55,6 @@ impl World {
                 "manifests",
                 "--namespace",
                 SYSTEM,
-                "--self-registering",
                 "--external-host",
                 "localhost",
             ])
