@@ -44,9 +44,7 @@ use serde::{Deserialize, Serialize};
     validation = Rule::new(
         "!has(self.spec.minAvailable) || self.spec.replicas == 0 || self.spec.replicas >= self.spec.minAvailable || (oldSelf.hasValue() && (oldSelf.value().spec.replicas == 0 || oldSelf.value().spec.replicas == self.spec.replicas))"
     )
-        .message(Message::Expression(
-            "'replicas is ' + string(self.spec.replicas) + ', but must be 0 or at least minAvailable, which is ' + string(self.spec.minAvailable)".into()
-        ))
+        .message("replicas must be 0 or at least minAvailable: a gang is whole or absent")
         .field_path(".spec.replicas")
         .optional_old_self(true)
 )]

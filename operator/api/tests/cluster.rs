@@ -207,7 +207,7 @@ async fn a_set_that_breaks_a_rule_is_refused() -> Result<()> {
         (
             "spec.template.cliques.0.spec.autoScalingConfig.minReplicas",
             json!(4),
-            &["autoScalingConfig.maxReplicas", "maxReplicas is 3, but must be at least minReplicas, which is 4"],
+            &["autoScalingConfig.maxReplicas", "maxReplicas must be at least minReplicas"],
         ),
         ("spec.template.podCliqueScalingGroups.0.cliqueNames", json!([]), &["cliqueNames", "at least 1"]),
         ("spec.template.podCliqueScalingGroups.0.replicas", json!(0), &["podCliqueScalingGroups[0].replicas"]),
@@ -249,7 +249,7 @@ fn group() -> Value {
 #[tokio::test]
 async fn other_objects_that_break_a_rule_are_refused() -> Result<()> {
     let (_, client, namespace) = cluster("rules").await?;
-    let below = "replicas is 1, but must be 0 or at least minAvailable, which is 2";
+    let below = "replicas must be 0 or at least minAvailable";
     let cliques: Api<PodClique> = Api::namespaced(client.clone(), &namespace);
     let examples: &[(&str, Value, &[&str])] = &[
         ("spec.replicas", json!(1), &["spec.replicas", below]),
@@ -358,7 +358,7 @@ where
 {
     assert_eq!(scale(api, 2).await, Ok(2));
     let refusal = scale(api, 1).await.expect_err("below the minimum");
-    ensure!(refusal.contains("replicas is 1, but must be 0 or at least minAvailable, which is 2"), "{refusal}");
+    ensure!(refusal.contains("spec.replicas"), "{refusal}");
     assert_eq!(scale(api, 0).await, Ok(0));
     assert_eq!(scale(api, 1).await, Ok(1), "waking from zero");
     api.patch("a", &PatchParams::default(), &Patch::<Value>::Merge(json!({"metadata": {"labels": {"x": "y"}}}))).await?;

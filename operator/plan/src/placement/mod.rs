@@ -9,7 +9,7 @@
 //! host ports, volumes and device claims. kube-scheduler still binds every pod and weighs these too; a gang that it
 //! does not bind in time is planned anew without the nodes that refused it.
 //!
-//! Rooms: [`resources`], [`node`] and [`needs`] are the vocabulary; `table` turns one gang and the nodes into numbers;
+//! Rooms: [`resources`], [`quantity`], [`node`] and [`needs`] are the vocabulary; `table` turns one gang and the nodes into numbers;
 //! `pack` fills nodes greedily and `search` proves what greed misses; [`place`](place()) chooses a domain; [`reason`]
 //! says no; [`queue`] is the fair order.
 
@@ -17,6 +17,7 @@ pub mod needs;
 pub mod node;
 mod pack;
 mod place;
+pub mod quantity;
 pub mod queue;
 pub mod reason;
 pub mod resources;
