@@ -20,22 +20,58 @@ pub(crate) struct Line {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cursor<'t> {
     pub(crate) line: &'t [u8],
+    text: &'t str,
     pub(crate) at: usize,
 }
 
 /// What is wrong, and at which byte of the line, from 0.
 pub(crate) type Fault = (Problem, usize);
 
-/// A name is `[a-zA-Z_:][a-zA-Z0-9_:]*`; a label name has no colon.
-pub(crate) fn is_name(name: &[u8], colon: bool) -> bool {
-    let allowed =
-        |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_' || (colon && *byte == b':');
-    name.first()
-        .is_some_and(|byte| allowed(byte) && !byte.is_ascii_digit())
-        && name.iter().all(allowed)
+/// Bytes that a plain metric name may have.
+const IN_NAMES: [bool; 256] = {
+    let mut allowed = [false; 256];
+    let mut byte = 0_usize;
+    while byte < 128 {
+        #[expect(clippy::cast_possible_truncation, reason = "below 128")]
+        let character = byte as u8;
+        allowed[byte] = character.is_ascii_alphanumeric() || character == b'_' || character == b':';
+        byte += 1;
+    }
+    allowed
+};
+
+/// Whether it is `[a-zA-Z_:][a-zA-Z0-9_:]*`.
+pub(crate) fn is_name(name: &[u8]) -> bool {
+    // Without an early exit: nearly every name passes.
+    let all = name
+        .iter()
+        .fold(true, |all, byte| all & IN_NAMES[usize::from(*byte)]);
+    all && name.first().is_some_and(|byte| !byte.is_ascii_digit())
+}
+
+/// Where the string that starts at `start`, behind its opening quote, has its closing quote, and whether it has escapes.
+pub(crate) fn closing_quote(line: &[u8], start: usize) -> Option<(usize, bool)> {
+    let mut at = start;
+    let mut escaped = false;
+    loop {
+        at += scan::find_either(line.get(at..)?, b'"', b'\\')?;
+        if line[at] == b'"' {
+            return Some((at, escaped));
+        }
+        escaped = true;
+        at += 2;
+    }
 }
 
 impl<'t> Cursor<'t> {
+    /// A cursor at byte `at` of a line, which must be UTF-8.
+    pub(crate) fn new(line: &'t [u8], at: usize) -> Result<Self, Fault> {
+        match std::str::from_utf8(line) {
+            Ok(text) => Ok(Self { line, text, at }),
+            Err(error) => Err((Problem::Utf8, error.valid_up_to())),
+        }
+    }
+
     pub(crate) fn peek(&self) -> Option<u8> {
         self.line.get(self.at).copied()
     }
@@ -56,26 +92,16 @@ impl<'t> Cursor<'t> {
             return self.fault(Problem::Quote);
         }
         let start = self.at + 1;
-        let mut end = start;
-        let mut escaped = false;
-        loop {
-            match scan::find_either(&self.line[end.min(self.line.len())..], b'"', b'\\') {
-                None => return self.fault(Problem::Unterminated),
-                Some(offset) if self.line[end + offset] == b'"' => {
-                    end += offset;
-                    break;
-                }
-                Some(offset) => {
-                    escaped = true;
-                    end += offset + 2;
-                }
-            }
-        }
-        let Ok(raw) = std::str::from_utf8(&self.line[start..end]) else {
-            return self.fault(Problem::Utf8);
+        let Some((end, escaped)) = closing_quote(self.line, start) else {
+            return self.fault(Problem::Unterminated);
         };
         self.at = end + 1;
-        Ok(Text::quoted(raw, escaped))
+        Ok(Text::quoted(self.piece(start, end), escaped))
+    }
+
+    /// A piece of the line between two ASCII characters.
+    pub(crate) fn piece(&self, start: usize, end: usize) -> &'t str {
+        self.text.get(start..end).unwrap_or_default()
     }
 
     /// Labels up to the closing brace, the cursor standing behind the opening one. Quoted strings that are no label
@@ -142,20 +168,17 @@ impl<'t> Cursor<'t> {
     }
 
     fn label_name(&mut self) -> Result<Text<'t>, Fault> {
-        let rest = &self.line[self.at..];
+        let start = self.at;
+        let rest = &self.line[start..];
         let length = rest
             .iter()
             .take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'_')
             .count();
-        let name = &rest[..length];
-        // ASCII by construction.
-        match std::str::from_utf8(name) {
-            Ok(text) if is_name(name, false) => {
-                self.at += length;
-                Ok(Text::plain(text))
-            }
-            _ => self.fault(Problem::LabelName),
+        if length == 0 || rest[0].is_ascii_digit() {
+            return self.fault(Problem::LabelName);
         }
+        self.at += length;
+        Ok(Text::plain(self.piece(start, start + length)))
     }
 
     /// The bytes up to the next blank or the end.
@@ -211,14 +234,6 @@ impl<'t> Cursor<'t> {
         labels: &mut Vec<Label<'t>>,
         limits: &Limits,
     ) -> Result<Line, Fault> {
-        if self.line.len() > limits.line_bytes {
-            return Err((
-                Problem::LineTooLong {
-                    limit: limits.line_bytes,
-                },
-                limits.line_bytes,
-            ));
-        }
         labels.clear();
         self.skip_blanks();
         if self.peek() == Some(b'{') {

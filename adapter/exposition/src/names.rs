@@ -11,8 +11,19 @@ pub struct NameTable<K> {
     /// Open addressing, a power of two, at most half full. Indices into `entries`, from 1; 0 is free.
     slots: Vec<u32>,
     entries: Vec<(Box<[u8]>, K)>,
-    /// Bit `n % 64` is set if a name has `n` bytes: most names of others are turned away by their length.
-    lengths: u64,
+    /// A bit for each name, by its length and three of its bytes: turns most other names away before they are hashed.
+    filter: [u64; 4],
+}
+
+/// The word and the bit of the filter that a name sets.
+fn filter_bit(name: &[u8]) -> (usize, u64) {
+    let byte = |at: usize| name.get(at).copied().unwrap_or(0) as usize;
+    let length = name.len();
+    let mixed = length.wrapping_mul(37)
+        ^ byte(length / 2).wrapping_mul(11)
+        ^ byte(length / 4 * 3).wrapping_mul(5)
+        ^ byte(length.wrapping_sub(8));
+    (mixed / 64 % 4, 1 << (mixed % 64))
 }
 
 impl<K> Default for NameTable<K> {
@@ -20,7 +31,7 @@ impl<K> Default for NameTable<K> {
         Self {
             slots: vec![0],
             entries: Vec::new(),
-            lengths: 0,
+            filter: [0; 4],
         }
     }
 }
@@ -44,11 +55,12 @@ impl<K> NameTable<K> {
         let mut table = Self {
             slots: vec![0; size],
             entries,
-            lengths: 0,
+            filter: [0; 4],
         };
         for index in 0..table.entries.len() {
             let name = &table.entries[index].0;
-            table.lengths |= 1 << (name.len() % 64);
+            let (word, bit) = filter_bit(name);
+            table.filter[word] |= bit;
             let mut slot = table.first_slot(name);
             while table.slots[slot] != 0 {
                 slot = (slot + 1) & (table.slots.len() - 1);
@@ -66,7 +78,8 @@ impl<K> NameTable<K> {
     /// What belongs to this name.
     #[must_use]
     pub fn get(&self, name: &[u8]) -> Option<&K> {
-        if self.lengths & (1 << (name.len() % 64)) == 0 {
+        let (word, bit) = filter_bit(name);
+        if self.filter[word] & bit == 0 {
             return None;
         }
         let mut slot = self.first_slot(name);

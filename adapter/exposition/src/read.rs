@@ -2,9 +2,9 @@
 
 use crate::error::{Found, Malformed, Position, Problem, Refused};
 use crate::limits::Limits;
-use crate::line::{Cursor, Fault, is_name};
+use crate::line::{Cursor, Fault, closing_quote, is_name};
 use crate::sample::{Exemplar, Label, Sample, Text};
-use crate::scan::find;
+use crate::scan::{find, name_length};
 
 /// How many malformed lines a [`Report`] describes; all are counted.
 const DESCRIBED: usize = 8;
@@ -170,18 +170,17 @@ fn sniff(text: &[u8]) -> Option<Found> {
         b'[' => Some(Found::Json),
         b'{' => {
             // `{"a": ...` and `{}` are JSON; `{"a"} 1` and `{"a",b="c"} 1` are samples with a quoted name.
-            let mut cursor = Cursor { line: rest, at: 1 };
-            while cursor.peek().is_some_and(|byte| byte.is_ascii_whitespace()) {
-                cursor.at += 1;
-            }
-            let json = match cursor.peek() {
-                Some(b'"') => {
-                    cursor.quoted().is_ok() && {
-                        cursor.skip_blanks();
-                        cursor.peek() == Some(b':')
-                    }
+            let inside = &rest[1..];
+            let start = inside.iter().position(|byte| !byte.is_ascii_whitespace())?;
+            let json = match inside[start] {
+                b'}' => true,
+                b'"' => {
+                    let (end, _) = closing_quote(inside, start + 1)?;
+                    let next = inside[end + 1..]
+                        .iter()
+                        .find(|byte| !byte.is_ascii_whitespace());
+                    next == Some(&b':')
                 }
-                Some(b'}') => true,
                 _ => false,
             };
             json.then_some(Found::Json)
@@ -234,10 +233,7 @@ impl<'t, C: Consumer<'t>> Pass<'t, '_, C> {
 
     /// A line that may hold a sample: its length, and whether it is malformed.
     fn sample_line(&mut self, rest: &'t [u8], blanks: usize) -> Result<(usize, bool), Refused> {
-        let name_length = rest[blanks..]
-            .iter()
-            .position(|byte| ENDS_NAME[*byte as usize])
-            .unwrap_or(rest.len() - blanks);
+        let name_length = name_length(&rest[blanks..]);
         let name = &rest[blanks..blanks + name_length];
         if name.is_empty() {
             if rest[blanks] == b'{' {
@@ -270,10 +266,9 @@ impl<'t, C: Consumer<'t>> Pass<'t, '_, C> {
         start: usize,
         name: &'t [u8],
     ) -> Result<(), Fault> {
-        if !is_name(name, true) {
+        if !is_name(name) {
             return Err((Problem::Name, start));
         }
-        let text = std::str::from_utf8(name).map_err(|_| (Problem::Name, start))?;
         if name.len() > self.limits.name_bytes {
             return Err((
                 Problem::NameTooLong {
@@ -282,11 +277,14 @@ impl<'t, C: Consumer<'t>> Pass<'t, '_, C> {
                 start,
             ));
         }
-        let mut cursor = Cursor {
-            line,
-            at: start + name.len(),
-        };
-        self.deliver(key, Text::plain(text), true, &mut cursor)
+        let end = start + name.len();
+        let mut cursor = self.cursor(line, end)?;
+        self.deliver(
+            key,
+            Text::plain(cursor.piece(start, end)),
+            true,
+            &mut cursor,
+        )
     }
 
     /// A line that starts with its braces, the metric name quoted inside.
@@ -298,12 +296,14 @@ impl<'t, C: Consumer<'t>> Pass<'t, '_, C> {
         let length = line_length(rest);
         let line = line(rest, length);
         self.count_sample(blanks)?;
-        let mut cursor = Cursor { line, at: blanks };
-        // The name usually comes first; anywhere inside the braces is legal.
-        let found = quoted_name(&cursor, self.limits);
+        let found = self.cursor(line, blanks).and_then(|cursor| {
+            // The name usually comes first; anywhere inside the braces is legal.
+            let name = quoted_name(cursor, self.limits)?;
+            Ok((cursor, name))
+        });
         let read = match found {
             Err(fault) => Err(fault),
-            Ok(name) => match self.consumer.select(name.unescaped().as_bytes()) {
+            Ok((mut cursor, name)) => match self.consumer.select(name.unescaped().as_bytes()) {
                 None => {
                     self.report.passed_over += 1;
                     return Ok((length, false));
@@ -312,6 +312,15 @@ impl<'t, C: Consumer<'t>> Pass<'t, '_, C> {
             },
         };
         Ok((length, self.note(read)))
+    }
+
+    /// A cursor on a line that is not too long.
+    fn cursor(&self, line: &'t [u8], at: usize) -> Result<Cursor<'t>, Fault> {
+        let limit = self.limits.line_bytes;
+        if line.len() > limit {
+            return Err((Problem::LineTooLong { limit }, limit));
+        }
+        Cursor::new(line, at)
     }
 
     fn deliver(
@@ -385,17 +394,6 @@ impl<'t, C: Consumer<'t>> Pass<'t, '_, C> {
     }
 }
 
-/// Bytes at which a plain name ends.
-const ENDS_NAME: [bool; 256] = {
-    let mut ends = [false; 256];
-    ends[b'{' as usize] = true;
-    ends[b' ' as usize] = true;
-    ends[b'\t' as usize] = true;
-    ends[b'\n' as usize] = true;
-    ends[b'\r' as usize] = true;
-    ends
-};
-
 /// Bytes up to the newline, or to the end.
 fn line_length(rest: &[u8]) -> usize {
     find(rest, b'\n').unwrap_or(rest.len())
@@ -411,20 +409,9 @@ fn line(rest: &[u8], length: usize) -> &[u8] {
 }
 
 /// The quoted metric name inside the braces under the cursor.
-fn quoted_name<'t>(cursor: &Cursor<'t>, limits: &Limits) -> Result<Text<'t>, Fault> {
-    let mut cursor = Cursor {
-        at: cursor.at + 1,
-        ..*cursor
-    };
+fn quoted_name<'t>(mut cursor: Cursor<'t>, limits: &Limits) -> Result<Text<'t>, Fault> {
+    cursor.at += 1;
     let start = cursor.at;
-    if cursor.line.len() > limits.line_bytes {
-        return Err((
-            Problem::LineTooLong {
-                limit: limits.line_bytes,
-            },
-            limits.line_bytes,
-        ));
-    }
     let name = cursor.metric_name(limits.labels)?;
     match name {
         Some(name) if name.raw().is_empty() => Err((Problem::Name, start)),
@@ -441,10 +428,7 @@ fn quoted_name<'t>(cursor: &Cursor<'t>, limits: &Limits) -> Result<Text<'t>, Fau
 
 /// `# HELP name text`, `# TYPE name type`, `# UNIT name unit`.
 fn metadata(line: &[u8], blanks: usize) -> Option<Metadata<'_>> {
-    let mut cursor = Cursor {
-        line,
-        at: blanks + 1,
-    };
+    let mut cursor = Cursor::new(line, blanks + 1).ok()?;
     if !matches!(cursor.peek(), Some(b' ' | b'\t')) {
         return None;
     }
@@ -452,14 +436,14 @@ fn metadata(line: &[u8], blanks: usize) -> Option<Metadata<'_>> {
     cursor.skip_blanks();
     let family = match cursor.peek()? {
         b'"' => cursor.quoted().ok()?,
-        _ => Text::plain(std::str::from_utf8(word(&mut cursor)?).ok()?),
+        _ => Text::plain(word(&mut cursor)?),
     };
     cursor.skip_blanks();
-    let rest = std::str::from_utf8(&line[cursor.at..]).ok()?;
+    let rest = cursor.piece(cursor.at, line.len());
     let part = match keyword {
-        b"HELP" => MetadataPart::Help(Text::quoted(rest, rest.contains('\\'))),
-        b"UNIT" => MetadataPart::Unit(Text::plain(rest)),
-        b"TYPE" => MetadataPart::Type(match rest {
+        "HELP" => MetadataPart::Help(Text::quoted(rest, rest.contains('\\'))),
+        "UNIT" => MetadataPart::Unit(Text::plain(rest)),
+        "TYPE" => MetadataPart::Type(match rest {
             "counter" => Kind::Counter,
             "gauge" => Kind::Gauge,
             "histogram" => Kind::Histogram,
@@ -475,13 +459,14 @@ fn metadata(line: &[u8], blanks: usize) -> Option<Metadata<'_>> {
     Some(Metadata { family, part })
 }
 
-fn word<'t>(cursor: &mut Cursor<'t>) -> Option<&'t [u8]> {
+fn word<'t>(cursor: &mut Cursor<'t>) -> Option<&'t str> {
     cursor.skip_blanks();
-    let rest = &cursor.line[cursor.at..];
+    let start = cursor.at;
+    let rest = &cursor.line[start..];
     let length = rest
         .iter()
         .position(|byte| matches!(byte, b' ' | b'\t'))
         .unwrap_or(rest.len());
     cursor.at += length;
-    (length > 0).then(|| &rest[..length])
+    (length > 0).then(|| cursor.piece(start, start + length))
 }

@@ -319,64 +319,35 @@ impl Evaluation<'_> {
 
     /// Labels on which all contributors agree.
     fn labels(&self, basis: &Gathered<()>) -> BTreeMap<String, String> {
-        let mut namespaces = Agreement::default();
-        let mut roles = Agreement::default();
-        let mut models = Agreement::default();
-        for index in &basis.contributors {
-            let each = &self.selected[*index];
-            let state = each.endpoint.tracked.state.lock();
-            namespaces.add(Some(&each.endpoint.key.namespace));
-            let role = each
-                .endpoint
-                .labels
-                .get("role")
-                .map(String::as_str)
-                .or_else(|| state.target.role());
-            roles.add(role);
-            let mut selected = state
-                .target
-                .models()
-                .iter()
-                .zip(0_u16..)
-                .filter(|(_, index)| each.models.includes(Some(*index)));
-            match (selected.next(), selected.next()) {
-                (Some((model, _)), None) => models.add(Some(model)),
-                _ => models.add(None),
+        let mut contributors = basis
+            .contributors
+            .iter()
+            .map(|index| &self.selected[*index]);
+        let mut labels = BTreeMap::new();
+        let Some(first) = contributors.next() else {
+            return labels;
+        };
+        let (mut namespace, mut role, mut model) =
+            (true, first.role().is_some(), first.model.is_some());
+        for each in contributors {
+            namespace &= each.endpoint.key.namespace == first.endpoint.key.namespace;
+            role &= each.role() == first.role();
+            model &= each.model == first.model;
+        }
+        if namespace {
+            labels.insert("namespace".to_owned(), first.endpoint.key.namespace.clone());
+        }
+        if let Some(agreed) = first.role().filter(|_| role) {
+            labels.insert("role".to_owned(), agreed.to_owned());
+        }
+        if model {
+            let state = first.endpoint.tracked.state.lock();
+            if let Some(model) = state.target.models_among(first.models).next() {
+                labels.insert("model_id".to_owned(), model_id(model));
+                labels.insert("model".to_owned(), model.to_owned());
             }
         }
-        let mut labels = BTreeMap::new();
-        if let Some(namespace) = namespaces.agreed() {
-            labels.insert("namespace".to_owned(), namespace);
-        }
-        if let Some(role) = roles.agreed() {
-            labels.insert("role".to_owned(), role);
-        }
-        if let Some(model) = models.agreed() {
-            labels.insert("model_id".to_owned(), model_id(&model));
-            labels.insert("model".to_owned(), model);
-        }
         labels
-    }
-}
-
-/// A text that is the same everywhere.
-#[derive(Debug, Default)]
-struct Agreement {
-    text: Option<String>,
-    broken: bool,
-}
-
-impl Agreement {
-    fn add(&mut self, text: Option<&str>) {
-        match (text, &self.text) {
-            (Some(new), Some(old)) if new == old => {}
-            (Some(new), None) => self.text = Some(new.to_owned()),
-            (Some(_), Some(_)) | (None, _) => self.broken = true,
-        }
-    }
-
-    fn agreed(self) -> Option<String> {
-        self.text.filter(|_| !self.broken)
     }
 }
 

@@ -33,6 +33,8 @@ pub(crate) struct EndpointKey {
 pub(crate) struct Endpoint {
     pub(crate) key: EndpointKey,
     pub(crate) labels: Arc<BTreeMap<String, String>>,
+    /// The label `role`.
+    pub(crate) role: Option<String>,
     /// Ready and not terminating.
     pub(crate) live: bool,
     /// Not scraped, because there are too many.
@@ -69,6 +71,10 @@ pub(crate) struct Selected {
     pub(crate) tier: Option<Tier>,
     /// It has series, and they are of no server that we know.
     pub(crate) foreign: bool,
+    /// The role that the server says it has.
+    pub(crate) server_role: Option<&'static str>,
+    /// A hash of the one model that is asked about; `None` for none or several.
+    pub(crate) model: Option<u64>,
     /// When its last good sample was taken.
     pub(crate) last: Option<Timestamp>,
     /// Why its samples do not count.
@@ -112,6 +118,16 @@ impl Endpoint {
         if !in_namespace || !self.labels_match(selection) {
             return None;
         }
+        self.look(selection, stale_after, now)
+    }
+
+    /// As [`Self::select`], for an endpoint whose namespace and labels are known to match.
+    pub(crate) fn look(
+        self: &Arc<Self>,
+        selection: &Selection,
+        stale_after: Duration,
+        now: Timestamp,
+    ) -> Option<Selected> {
         let state = self.tracked.state.lock();
         let target = &state.target;
         let last = target.last_time();
@@ -144,19 +160,23 @@ impl Endpoint {
             None => Some(state.failure.clone().map_or(Why::NotScraped, Why::Failed)),
         };
         let foreign = target.is_unknown();
+        let server_role = target.role();
+        let model = target.only_model(models);
         drop(state);
         Some(Selected {
             endpoint: Arc::clone(self),
             models,
             tier,
             foreign,
+            server_role,
+            model,
             last,
             problem,
         })
     }
 
     fn is_about_content(&self, key: &str) -> bool {
-        matches!(key, "model" | "model_id" | "role") && !self.labels.contains_key(key)
+        is_content_key(key) && !self.labels.contains_key(key)
     }
 
     /// Whether the requirements on pod labels hold.
@@ -172,6 +192,12 @@ impl Endpoint {
     /// The models that the requirements on what the server says leave; `None` for none.
     fn select_content(&self, selection: &Selection, target: &Target) -> Option<Models> {
         let requirements = selection.selector.requirements().iter();
+        if requirements
+            .clone()
+            .all(|requirement| !is_content_key(&requirement.key))
+        {
+            return Some(Models::ALL);
+        }
         let content: Vec<_> = requirements
             .filter(|requirement| self.is_about_content(&requirement.key))
             .collect();
@@ -209,7 +235,17 @@ impl Endpoint {
     }
 }
 
+/// Whether a selector's key may be about what the server says.
+fn is_content_key(key: &str) -> bool {
+    matches!(key, "model" | "model_id" | "role")
+}
+
 impl Selected {
+    /// The pod's label, else what the server says.
+    pub(crate) fn role(&self) -> Option<&str> {
+        self.endpoint.role.as_deref().or(self.server_role)
+    }
+
     /// What is known about it, for people.
     pub(crate) fn status(&self) -> EndpointStatus {
         let EndpointKey {
@@ -220,7 +256,6 @@ impl Selected {
             path,
         } = self.endpoint.key.clone();
         let state = self.endpoint.tracked.state.lock();
-        let role = self.endpoint.labels.get("role").cloned();
         EndpointStatus {
             namespace,
             name,
@@ -234,7 +269,7 @@ impl Selected {
                 .iter()
                 .map(ToString::to_string)
                 .collect(),
-            role: role.or_else(|| state.target.role().map(str::to_owned)),
+            role: self.role().map(str::to_owned),
             last_sample: self.last,
             problem: self.problem.clone(),
             failure: state.failure.clone(),
@@ -275,8 +310,10 @@ mod tests {
             address: "10.0.0.1:8000".to_owned(),
             path: "/metrics".to_owned(),
         };
+        let labels: BTreeMap<String, String> = labels;
         Arc::new(Endpoint {
             key,
+            role: labels.get("role").cloned(),
             labels: Arc::new(labels),
             live: true,
             over_limit: false,

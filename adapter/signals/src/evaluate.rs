@@ -68,14 +68,14 @@ pub(crate) fn gather<V>(
     let has_engines = selected.iter().any(|each| each.tier == Some(Tier::Engine));
     let all_foreign = selected.iter().all(|each| each.foreign);
     let mut gathered = Gathered {
-        values: Vec::new(),
+        values: Vec::with_capacity(selected.len()),
         scale: 1.0,
         live: 0,
         oldest: Timestamp::MAX,
         span: Duration::ZERO,
         at_finish: false,
         not_exposed: 0,
-        contributors: Vec::new(),
+        contributors: Vec::with_capacity(selected.len()),
         problems: Vec::new(),
     };
     let mut problems: BTreeMap<Why, (usize, usize)> = BTreeMap::new();

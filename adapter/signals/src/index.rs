@@ -25,6 +25,9 @@ pub(crate) struct Index {
     rules: BTreeMap<String, Vec<ScrapeRule>>,
     statics: BTreeMap<String, Vec<StaticTarget>>,
     endpoints: BTreeMap<EndpointKey, Arc<Endpoint>>,
+    /// How many of these are not scraped, because there are too many.
+    over_limit: usize,
+    version: u64,
     /// Parent of all scrapers' stops.
     stop: CancellationToken,
 }
@@ -50,6 +53,8 @@ impl Index {
             rules: BTreeMap::new(),
             statics: BTreeMap::new(),
             endpoints: BTreeMap::new(),
+            over_limit: 0,
+            version: 0,
             stop: CancellationToken::new(),
         }
     }
@@ -238,6 +243,8 @@ impl Index {
     fn remove(&mut self, key: &EndpointKey) {
         if let Some(endpoint) = self.endpoints.remove(key) {
             endpoint.tracked.stop.cancel();
+            self.over_limit -= usize::from(endpoint.over_limit);
+            self.version += 1;
         }
     }
 
@@ -248,6 +255,7 @@ impl Index {
         labels: Arc<BTreeMap<String, String>>,
         live: bool,
     ) -> Option<Arc<Endpoint>> {
+        let role = labels.get("role").cloned();
         if let Some(old) = self.endpoints.get(&key) {
             if old.live != live || old.labels != labels {
                 if live && !old.live && old.tracked.state.lock().target.last_time().is_none() {
@@ -257,25 +265,76 @@ impl Index {
                 let renewed = Endpoint {
                     key: key.clone(),
                     labels,
+                    role,
                     live,
                     over_limit,
                     tracked,
                 };
                 self.endpoints.insert(key, Arc::new(renewed));
+                self.version += 1;
             }
             return None;
         }
-        let over_limit = self.endpoints.len() >= self.limit;
+        let over_limit = self.endpoints.len() - self.over_limit >= self.limit;
+        self.over_limit += usize::from(over_limit);
         let tracked = Arc::new(Tracked::new(self.rows, self.stop.child_token()));
         let endpoint = Arc::new(Endpoint {
             key: key.clone(),
             labels,
+            role,
             live,
             over_limit,
             tracked,
         });
         self.endpoints.insert(key, Arc::clone(&endpoint));
+        self.version += 1;
         (!over_limit).then_some(endpoint)
+    }
+
+    /// Endpoints that were over the limit and have come under it since: they need a scraper.
+    pub(crate) fn take_promoted(&mut self) -> Added {
+        let mut promoted = Vec::new();
+        while self.over_limit > 0 && self.endpoints.len() - self.over_limit < self.limit {
+            let Some((key, old)) = self
+                .endpoints
+                .iter()
+                .find(|(_, endpoint)| endpoint.over_limit)
+            else {
+                break;
+            };
+            let Endpoint {
+                key: _,
+                labels,
+                role,
+                live,
+                over_limit: _,
+                tracked,
+            } = &**old;
+            let endpoint = Arc::new(Endpoint {
+                key: key.clone(),
+                labels: Arc::clone(labels),
+                role: role.clone(),
+                live: *live,
+                over_limit: false,
+                tracked: Arc::clone(tracked),
+            });
+            self.over_limit -= 1;
+            self.version += 1;
+            self.endpoints
+                .insert(endpoint.key.clone(), Arc::clone(&endpoint));
+            promoted.push(endpoint);
+        }
+        promoted
+    }
+
+    /// Changes whenever an endpoint comes, goes or changes.
+    pub(crate) const fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Makes cached selections and answers outdated.
+    pub(crate) fn touch(&mut self) {
+        self.version += 1;
     }
 
     /// All endpoints, or those of one namespace, by namespace and name.
@@ -459,5 +518,13 @@ mod tests {
                 .count(),
             1
         );
+        index.delete_pod(watch, "serving", "a");
+        let promoted = index.take_promoted();
+        assert_eq!(promoted.len(), 1);
+        assert_eq!(
+            (promoted[0].key.name.as_str(), promoted[0].over_limit),
+            ("b", false)
+        );
+        assert!(index.take_promoted().is_empty());
     }
 }

@@ -51,6 +51,7 @@ pub mod metrics;
 pub mod observe;
 pub mod query;
 mod reading;
+mod recent;
 mod scrape;
 pub mod selector;
 pub mod settings;

@@ -119,12 +119,7 @@ impl RoleSignals {
         let mut models: Vec<String> = Vec::new();
         for each in evaluation.selected {
             let state = each.endpoint.tracked.state.lock();
-            let names = state.target.models().iter().zip(0_u16..);
-            models.extend(
-                names
-                    .filter(|(_, index)| each.models.includes(Some(*index)))
-                    .map(|(model, _)| model.to_string()),
-            );
+            models.extend(state.target.models_among(each.models).map(str::to_owned));
         }
         models.sort_unstable();
         models.dedup();

@@ -1,5 +1,6 @@
 //! Signals read from one endpoint's memory.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -51,9 +52,26 @@ struct Span {
     length: Duration,
 }
 
-/// The terms of one value: each with its sign.
-struct Terms {
-    keys: Vec<(Key, bool)>,
+/// The channels of each signal, found anew when the series of a target change.
+#[derive(Debug, Default)]
+pub(crate) struct Routes {
+    /// One for each of [`Signal::ALL`].
+    routes: Vec<Option<Route>>,
+    /// Channels, each with whether it is subtracted.
+    parts: Vec<(u16, bool)>,
+}
+
+/// Where the channels of one signal are in the parts.
+#[derive(Debug, Clone, Copy)]
+struct Route {
+    start: u16,
+    end: u16,
+    at_finish: bool,
+}
+
+/// The channels of one value, each with whether it is subtracted.
+struct Parts<'a> {
+    channels: Cow<'a, [(u16, bool)]>,
     at_finish: bool,
 }
 
@@ -94,25 +112,23 @@ impl Target {
 
     /// A gauge now.
     pub(crate) fn gauge(&self, what: What, models: Models) -> Result<Read<GaugeParts>, Absent> {
-        let terms = self.terms(what)?;
+        let parts = self.parts(what)?;
         let (commits, _) = self.commits();
         let mut total = GaugeParts::NONE;
         let mut found = false;
-        for (key, negative) in &terms.keys {
-            for channel in self.channels(*key, models) {
-                self.check(channel, commits)?;
-                let (Window::Gauge(gauge) | Window::Raw(gauge, _)) = &channel.window else {
-                    continue;
-                };
-                if channel.seen.wrapping_add(1) != commits || gauge.last.series == 0 {
-                    continue;
-                }
-                found = true;
-                if *negative {
-                    total.sum -= gauge.last.sum;
-                } else {
-                    total.add(gauge.last);
-                }
+        for (channel, negative) in self.channels_of(&parts, models) {
+            check(channel, commits)?;
+            let (Window::Gauge(gauge) | Window::Raw(gauge, _)) = &channel.window else {
+                continue;
+            };
+            if channel.seen.wrapping_add(1) != commits || gauge.last.series == 0 {
+                continue;
+            }
+            found = true;
+            if negative {
+                total.sum -= gauge.last.sum;
+            } else {
+                total.add(gauge.last);
             }
         }
         if !found {
@@ -124,7 +140,7 @@ impl Target {
         Ok(Read {
             value: total,
             span: Duration::ZERO,
-            at_finish: terms.at_finish,
+            at_finish: parts.at_finish,
         })
     }
 
@@ -135,23 +151,21 @@ impl Target {
         models: Models,
         window: Duration,
     ) -> Result<Read<f64>, Absent> {
-        let terms = self.terms(what)?;
+        let parts = self.parts(what)?;
         let span = self.span(window, 0)?;
         let mut change = None;
-        for (key, negative) in &terms.keys {
-            for channel in self.channels(*key, models) {
-                if let Window::Gauge(gauge) | Window::Raw(gauge, _) = &channel.window
-                    && let Some(one) = gauge.change(self.row(span.from), self.row(span.to))
-                {
-                    *change.get_or_insert(0.0) += if *negative { -one } else { one };
-                }
+        for (channel, negative) in self.channels_of(&parts, models) {
+            if let Window::Gauge(gauge) | Window::Raw(gauge, _) = &channel.window
+                && let Some(one) = gauge.change(self.row(span.from), self.row(span.to))
+            {
+                *change.get_or_insert(0.0) += if negative { -one } else { one };
             }
         }
         let change: f64 = change.ok_or_else(|| self.absent(what))?;
         Ok(Read {
             value: change / span.length.as_secs_f64(),
             span: span.length,
-            at_finish: terms.at_finish,
+            at_finish: parts.at_finish,
         })
     }
 
@@ -162,34 +176,30 @@ impl Target {
         models: Models,
         window: Duration,
     ) -> Result<Read<f64>, Absent> {
-        let terms = self.terms(what)?;
-        let since = terms
-            .keys
-            .iter()
-            .map(|(key, _)| self.since(*key))
-            .max()
-            .unwrap_or(0);
+        let parts = self.parts(what)?;
+        let since = match what {
+            What::Signal(_) => 0,
+            What::Raw(id) => self.since(Key::Raw(id)),
+        };
         let (commits, _) = self.commits();
         let mut growth = None;
         let span = self.span(window, since)?;
-        for (key, _) in &terms.keys {
-            for channel in self.channels(*key, models) {
-                self.check(channel, commits)?;
-                let (Window::Counter(counter) | Window::Raw(_, counter)) = &channel.window else {
-                    continue;
-                };
-                let from = (span.from..span.to)
-                    .find_map(|from| counter.growth(self.row(from), self.row(span.to)));
-                if let Some(one) = from {
-                    *growth.get_or_insert(0.0) += one;
-                }
+        for (channel, _) in self.channels_of(&parts, models) {
+            check(channel, commits)?;
+            let (Window::Counter(counter) | Window::Raw(_, counter)) = &channel.window else {
+                continue;
+            };
+            let from = (span.from..span.to)
+                .find_map(|from| counter.growth(self.row(from), self.row(span.to)));
+            if let Some(one) = from {
+                *growth.get_or_insert(0.0) += one;
             }
         }
         let growth: f64 = growth.ok_or_else(|| self.absent(what))?;
         Ok(Read {
             value: growth / span.length.as_secs_f64(),
             span: span.length,
-            at_finish: terms.at_finish,
+            at_finish: parts.at_finish,
         })
     }
 
@@ -200,93 +210,123 @@ impl Target {
         models: Models,
         window: Duration,
     ) -> Result<Read<WindowHistogram>, Absent> {
-        let terms = self.terms(what)?;
+        let parts = self.parts(what)?;
         let span = self.span(window, 0)?;
         let (commits, _) = self.commits();
         let mut merged: Option<WindowHistogram> = None;
-        for (key, _) in &terms.keys {
-            let scale = match self
+        for (channel, _) in self.channels_of(&parts, models) {
+            check(channel, commits)?;
+            let Window::Histogram(histogram) = &channel.window else {
+                continue;
+            };
+            let term = self
                 .collection()
-                .and_then(|collection| collection.term(*key))
-                .map(|(_, term)| term.reading)
-            {
+                .and_then(|collection| collection.term(channel.key));
+            let scale = match term.map(|(_, term)| term.reading) {
                 Some(Reading::Histogram { scale, .. }) => scale,
                 _ => 1.0,
             };
-            for channel in self.channels(*key, models) {
-                self.check(channel, commits)?;
-                let Window::Histogram(histogram) = &channel.window else {
-                    continue;
-                };
-                let one = (span.from..span.to).find_map(|from| {
-                    let buckets = from.max(histogram.buckets_since());
-                    let buckets = (buckets < span.to).then(|| self.row(buckets));
-                    histogram.window(self.row(from), buckets, self.row(span.to), scale)
-                });
-                match (&mut merged, one) {
-                    (Some(merged), Some(one)) => merged.merge(&one),
-                    (merged @ None, one) => *merged = one,
-                    (Some(_), None) => {}
-                }
+            let one = (span.from..span.to).find_map(|from| {
+                let buckets = from.max(histogram.buckets_since());
+                let buckets = (buckets < span.to).then(|| self.row(buckets));
+                histogram.window(self.row(from), buckets, self.row(span.to), scale)
+            });
+            match (&mut merged, one) {
+                (Some(merged), Some(one)) => merged.merge(&one),
+                (merged @ None, one) => *merged = one,
+                (Some(_), None) => {}
             }
         }
         let value = merged.ok_or_else(|| self.absent(what))?;
         Ok(Read {
             value,
             span: span.length,
-            at_finish: terms.at_finish,
+            at_finish: parts.at_finish,
         })
     }
 
-    fn channels(&self, key: Key, models: Models) -> impl Iterator<Item = &Channel> {
-        self.channels
+    /// The channels of a value that the models include.
+    fn channels_of<'a>(
+        &'a self,
+        parts: &'a Parts<'_>,
+        models: Models,
+    ) -> impl Iterator<Item = (&'a Channel, bool)> {
+        parts
+            .channels
             .iter()
-            .filter(move |channel| channel.key == key && models.includes(channel.model))
-    }
-
-    fn check(&self, channel: &Channel, commits: u64) -> Result<(), Absent> {
-        if channel.impossible.wrapping_add(1) == commits {
-            return Err(Absent::Because(Why::Impossible));
-        }
-        Ok(())
-    }
-
-    /// The terms of the best alternative that the last body had.
-    fn terms(&self, what: What) -> Result<Terms, Absent> {
-        let Some(collection) = self.collection() else {
-            return Err(Absent::Because(Why::NotScraped));
-        };
-        let signal = match what {
-            What::Raw(id) => {
-                return Ok(Terms {
-                    keys: vec![(Key::Raw(id), false)],
-                    at_finish: false,
-                });
-            }
-            What::Signal(signal) => signal,
-        };
-        let source = collection
-            .sources(signal)
-            .iter()
-            .find(|source| {
-                source.terms.iter().all(|term| {
-                    let optional = collection
-                        .term(Key::Term(*term))
-                        .is_some_and(|(_, term)| term.optional);
-                    optional || self.is_present(*term)
-                })
+            .filter_map(|(channel, negative)| {
+                Some((self.channels.get(usize::from(*channel))?, *negative))
             })
-            .ok_or_else(|| self.absent(what))?;
-        let keys = source.terms.iter().map(|term| {
-            let negative = collection
-                .term(Key::Term(*term))
-                .is_some_and(|(_, term)| term.negative);
-            (Key::Term(*term), negative)
-        });
-        Ok(Terms {
-            keys: keys.collect(),
-            at_finish: source.at_finish,
-        })
+            .filter(move |(channel, _)| models.includes(channel.model))
+    }
+
+    /// The channels of the best alternative that the last body had.
+    fn parts(&self, what: What) -> Result<Parts<'_>, Absent> {
+        if self.collection().is_none() {
+            return Err(Absent::Because(Why::NotScraped));
+        }
+        match what {
+            What::Signal(signal) => {
+                let route = self.routes.routes.get(signal as usize).copied().flatten();
+                let route = route.ok_or_else(|| self.absent(what))?;
+                let channels = &self.routes.parts[usize::from(route.start)..usize::from(route.end)];
+                Ok(Parts {
+                    channels: Cow::Borrowed(channels),
+                    at_finish: route.at_finish,
+                })
+            }
+            What::Raw(id) => {
+                let indices = (0..)
+                    .zip(&self.channels)
+                    .filter(|(_, channel)| channel.key == Key::Raw(id));
+                let channels = indices.map(|(index, _)| (index, false)).collect();
+                Ok(Parts {
+                    channels: Cow::Owned(channels),
+                    at_finish: false,
+                })
+            }
+        }
+    }
+
+    /// Finds for each signal the best alternative that the last body had, and its channels.
+    pub(crate) fn find_routes(&self) -> Routes {
+        let mut found = Routes::default();
+        let Some(collection) = self.collection() else {
+            return found;
+        };
+        for signal in Signal::ALL {
+            let is_there = |term: &u16| {
+                let optional = collection
+                    .term(Key::Term(*term))
+                    .is_some_and(|(_, term)| term.optional);
+                optional || self.is_present(*term)
+            };
+            let source = collection
+                .sources(signal)
+                .iter()
+                .find(|source| source.terms.iter().all(is_there));
+            let route = source.map(|source| {
+                let start = found.parts.len();
+                for term in &source.terms {
+                    let key = Key::Term(*term);
+                    let negative = collection.term(key).is_some_and(|(_, term)| term.negative);
+                    let indices = (0..)
+                        .zip(&self.channels)
+                        .filter(|(_, channel)| channel.key == key);
+                    found
+                        .parts
+                        .extend(indices.map(|(index, _)| (index, negative)));
+                }
+                let position = |length: usize| u16::try_from(length).unwrap_or(u16::MAX);
+                Route {
+                    start: position(start),
+                    end: position(found.parts.len()),
+                    at_finish: source.at_finish,
+                }
+            });
+            found.routes.push(route);
+        }
+        found
     }
 
     /// Why there is no series of it.
@@ -332,4 +372,11 @@ impl Target {
         }
         Ok(Span { from, to, length })
     }
+}
+
+fn check(channel: &Channel, commits: u64) -> Result<(), Absent> {
+    if channel.impossible.wrapping_add(1) == commits {
+        return Err(Absent::Because(Why::Impossible));
+    }
+    Ok(())
 }

@@ -22,6 +22,7 @@ use crate::metric::Metric;
 use crate::metrics::Metrics;
 use crate::observe::{EndpointCounts, RoleSignals};
 use crate::query::{Answer, EndpointAnswer, EndpointStatus, Measured, Missing, Query, Selection};
+use crate::recent::Recent;
 use crate::scrape::scrape;
 use crate::settings::{InvalidSetting, Settings};
 use crate::target::{Ingested, NotIngested};
@@ -41,6 +42,7 @@ pub(crate) struct Inner {
     pub(crate) index: RwLock<Index>,
     pub(crate) in_flight: Semaphore,
     pub(crate) buffers: Buffers,
+    recent: Mutex<Recent>,
     catalogue: Mutex<Names>,
     added: mpsc::UnboundedSender<Arc<Endpoint>>,
     to_scrape: Mutex<Option<mpsc::UnboundedReceiver<Arc<Endpoint>>>>,
@@ -66,6 +68,7 @@ impl Signals {
             index: RwLock::new(Index::new(rows(&settings), settings.limits.targets)),
             in_flight: Semaphore::new(settings.concurrent_scrapes),
             buffers: Buffers::default(),
+            recent: Mutex::default(),
             catalogue: Mutex::default(),
             added,
             to_scrape: Mutex::new(Some(to_scrape)),
@@ -135,38 +138,40 @@ impl Signals {
 
     /// Ends a watch; pods that only it saw are gone.
     pub fn end_watch(&self, id: WatchId) {
-        self.inner.index.write().end_watch(id);
+        self.inner.change(|index| {
+            index.end_watch(id);
+            Vec::new()
+        });
     }
 
     /// Replaces everything that one watch saw by a complete list.
     pub fn replace_pods(&self, id: WatchId, pods: Vec<PodFacts>) {
-        let added = self.inner.index.write().replace_pods(id, pods);
-        self.inner.start(added);
+        self.inner.change(|index| index.replace_pods(id, pods));
     }
 
     /// Adds or renews a pod.
     pub fn apply_pod(&self, id: WatchId, pod: PodFacts) {
-        let added = self.inner.index.write().apply_pod(id, pod);
-        self.inner.start(added);
+        self.inner.change(|index| index.apply_pod(id, pod));
     }
 
     /// Removes a pod, unless another watch sees it.
     pub fn delete_pod(&self, id: WatchId, namespace: &str, name: &str) {
-        self.inner.index.write().delete_pod(id, namespace, name);
+        self.inner.change(|index| {
+            index.delete_pod(id, namespace, name);
+            Vec::new()
+        });
     }
 
     /// Replaces the scrape rules of one owner (a policy's `namespace/name`, say); an empty list removes them.
     ///
     /// Rules of all owners hold together; where two select a pod, the pod has an endpoint at each port and path.
     pub fn set_scrape_rules(&self, owner: &str, rules: Vec<ScrapeRule>) {
-        let added = self.inner.index.write().set_rules(owner, rules);
-        self.inner.start(added);
+        self.inner.change(|index| index.set_rules(owner, rules));
     }
 
     /// Replaces the static targets of one owner; an empty list removes them.
     pub fn set_static_targets(&self, owner: &str, targets: Vec<StaticTarget>) {
-        let added = self.inner.index.write().set_statics(owner, targets);
-        self.inner.start(added);
+        self.inner.change(|index| index.set_statics(owner, targets));
     }
 
     /// Takes in a body for every selected endpoint as if it had been scraped: for tests, and for replaying recorded bodies.
@@ -174,6 +179,7 @@ impl Signals {
     /// # Errors
     /// Why the body was not taken in, as text; of several endpoints the first one.
     pub fn ingest(&self, selection: &Selection, body: &[u8], at: Timestamp) -> Result<(), String> {
+        self.inner.index.write().touch();
         for each in self.inner.select(selection, at) {
             self.inner
                 .ingest(&each.endpoint.tracked, body, true, at)
@@ -184,17 +190,29 @@ impl Signals {
 
     /// Answers a query over all selected endpoints together, from memory.
     ///
+    /// The same question within a fifth of a second gets the same answer.
+    ///
     /// A series asked for by its own name is collected from the first question on ([`Missing::JustAdded`]).
     ///
     /// # Errors
     /// Why there is no value. Hold, or apply the rule's own policy; it is not zero.
     pub fn query(&self, query: &Query, now: Timestamp) -> Result<Answer, Missing> {
+        let version = self.inner.index.read().version();
+        if let Some(answer) = self.inner.recent.lock().answer(version, query, now) {
+            return answer;
+        }
         let raw = self.inner.raw_id(&query.metric, now)?;
         let selected = self.inner.select(&query.selection, now);
         let selection = query.selection.to_string();
+        let evaluation = self
+            .inner
+            .evaluation(&selected, query.window, now, &selection);
+        let answer = evaluation.answer(&query.metric, raw);
         self.inner
-            .evaluation(&selected, query.window, now, &selection)
-            .answer(&query.metric, raw)
+            .recent
+            .lock()
+            .remember_answer(version, query, now, &answer);
+        answer
     }
 
     /// Answers a query for each selected live pod, sorted by namespace and name. The list may be empty.
@@ -266,7 +284,12 @@ fn rows(settings: &Settings) -> usize {
 }
 
 impl Inner {
-    fn start(&self, added: Added) {
+    /// Changes the index, and starts scraping what that brought.
+    fn change(&self, change: impl FnOnce(&mut Index) -> Added) {
+        let mut index = self.index.write();
+        let mut added = change(&mut index);
+        added.extend(index.take_promoted());
+        drop(index);
         for endpoint in added {
             // Fails only after the end of the run, when nothing is scraped any more.
             drop(self.added.send(endpoint));
@@ -291,13 +314,33 @@ impl Inner {
 
     /// The live endpoints that a selection takes in, by namespace and name.
     fn select(&self, selection: &Selection, now: Timestamp) -> Vec<Selected> {
-        let index = self.index.read();
         let stale_after = self.settings.stale_after();
-        index
-            .endpoints(selection.namespace.as_deref())
-            .filter(|endpoint| endpoint.live)
-            .filter_map(|endpoint| endpoint.select(selection, stale_after, now))
-            .collect()
+        let endpoints = self.matching(selection);
+        let mut selected = Vec::with_capacity(endpoints.len());
+        selected.extend(
+            endpoints
+                .iter()
+                .filter_map(|endpoint| endpoint.look(selection, stale_after, now)),
+        );
+        selected
+    }
+
+    /// The live endpoints whose namespace and labels a selection matches.
+    fn matching(&self, selection: &Selection) -> Arc<[Arc<Endpoint>]> {
+        let index = self.index.read();
+        let version = index.version();
+        if let Some(known) = self.recent.lock().selection(version, selection) {
+            return known;
+        }
+        let endpoints = index.endpoints(selection.namespace.as_deref());
+        let matching: Arc<[_]> = endpoints
+            .filter(|endpoint| endpoint.live && endpoint.labels_match(selection))
+            .map(Arc::clone)
+            .collect();
+        self.recent
+            .lock()
+            .remember_selection(version, selection, &matching);
+        matching
     }
 
     fn count(&self, selection: &Selection, selected: &[Selected]) -> EndpointCounts {

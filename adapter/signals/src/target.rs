@@ -15,6 +15,7 @@ use jiff::Timestamp;
 use crate::channel::{Committed, Counter, Gauge, Histogram, Place};
 use crate::collection::{Collection, Key, NameUse, Part};
 use crate::engines::{Reading, Recognition, recognise};
+use crate::reading::{Models, Routes};
 use crate::settings::Limits;
 
 /// Commits after which a series that is not sent any more is forgotten, at least.
@@ -33,6 +34,8 @@ pub(crate) struct Target {
     collection: Option<Arc<Collection>>,
     role: Option<&'static str>,
     models: Vec<Box<str>>,
+    /// A hash of each model's name.
+    model_hashes: Vec<u64>,
     slots: Vec<Slot>,
     by_id: HashMap<u64, u32, BuildHasherDefault<IdHasher>>,
     uses: Vec<SlotUse>,
@@ -48,6 +51,10 @@ pub(crate) struct Target {
     /// Last values of series whose uses have to be found out anew.
     carried: HashMap<u64, f64, BuildHasherDefault<IdHasher>>,
     start_time: Option<f64>,
+    /// The channels of each signal.
+    pub(crate) routes: Routes,
+    /// Number of channels when these were found.
+    routed: usize,
     /// Whether each term's name was in the last body taken in, and in the one that is being read.
     present: Vec<bool>,
     present_next: Vec<bool>,
@@ -195,6 +202,7 @@ impl Target {
             collection: None,
             role: None,
             models: Vec::new(),
+            model_hashes: Vec::new(),
             slots: Vec::new(),
             by_id: HashMap::default(),
             uses: Vec::new(),
@@ -205,6 +213,8 @@ impl Target {
             raw_since: Vec::new(),
             carried: HashMap::default(),
             start_time: None,
+            routes: Routes::default(),
+            routed: usize::MAX,
             present: Vec::new(),
             present_next: Vec::new(),
             unknown_has_samples: false,
@@ -283,6 +293,7 @@ impl Target {
             Key::Term(_) => true,
             Key::Raw(id) => collection.has_raw_id(id),
         });
+        self.routed = usize::MAX;
         self.raw_since.retain(|(id, _)| collection.has_raw_id(*id));
         for id in collection.raw_ids() {
             if !self.raw_since.iter().any(|(known, _)| *known == id) {
@@ -392,8 +403,22 @@ impl Target {
         self.times[row] = at;
         self.commits += 1;
         self.carried.clear();
-        std::mem::swap(&mut self.present, &mut self.present_next);
         self.forget();
+        let is_new = self.routed != self.channels.len() || self.present != self.present_next;
+        std::mem::swap(&mut self.present, &mut self.present_next);
+        if is_new {
+            self.routes = self.find_routes();
+            self.routed = self.channels.len();
+            self.shrink();
+        }
+    }
+
+    /// Gives back memory that was reserved for more series than there are.
+    fn shrink(&mut self) {
+        self.slots.shrink_to_fit();
+        self.uses.shrink_to_fit();
+        self.channels.shrink_to_fit();
+        self.by_id.shrink_to_fit();
     }
 
     /// Takes one series of the body into its channels.
@@ -564,6 +589,29 @@ impl Target {
         &self.models
     }
 
+    /// The names of the models among these.
+    pub(crate) fn models_among(&self, models: Models) -> impl Iterator<Item = &str> {
+        let included = self
+            .models
+            .iter()
+            .zip(0_u16..)
+            .filter(move |(_, index)| models.includes(Some(*index)));
+        included.map(|(model, _)| &**model)
+    }
+
+    /// A hash of the one model among these; `None` for none or several.
+    pub(crate) fn only_model(&self, models: Models) -> Option<u64> {
+        let mut included = self
+            .model_hashes
+            .iter()
+            .zip(0_u16..)
+            .filter(|(_, index)| models.includes(Some(*index)));
+        match (included.next(), included.next()) {
+            (Some((hash, _)), None) => Some(*hash),
+            _ => None,
+        }
+    }
+
     /// The role that the server says it has.
     pub(crate) fn role(&self) -> Option<&'static str> {
         match self.recognition() {
@@ -588,19 +636,25 @@ impl Target {
     }
 }
 
-/// A model's name, cut to `limit` bytes with a hash of the whole where it is longer.
-fn shortened(name: &str, limit: usize) -> Cow<'_, str> {
-    if name.len() <= limit {
-        return Cow::Borrowed(name);
-    }
-    let hash = Sample {
-        name: Text::plain(name),
+/// A number for a text.
+fn fingerprint(text: &str) -> u64 {
+    let name = Text::plain(text);
+    Sample {
+        name,
         labels: &[],
         value: 0.0,
         timestamp: None,
         exemplar: None,
     }
-    .fingerprint();
+    .fingerprint()
+}
+
+/// A model's name, cut to `limit` bytes with a hash of the whole where it is longer.
+fn shortened(name: &str, limit: usize) -> Cow<'_, str> {
+    if name.len() <= limit {
+        return Cow::Borrowed(name);
+    }
+    let hash = fingerprint(name);
     Cow::Owned(format!(
         "{}~{hash:016x}",
         &name[..name.floor_char_boundary(limit)]
@@ -805,6 +859,7 @@ impl Pass<'_> {
                 return Err(());
             }
             None => {
+                self.target.model_hashes.push(fingerprint(&name));
                 self.target.models.push(name.into());
                 self.target.models.len() - 1
             }

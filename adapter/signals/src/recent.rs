@@ -1,0 +1,114 @@
+//! What was found out a moment ago: which endpoints a selection takes in, and answers to the same question.
+//!
+//! Many autoscalers ask the same, and samples are seconds apart: an answer holds for [`ANSWER_HOLDS`] at most. Whatever
+//! changes an endpoint empties both.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::endpoint::Endpoint;
+use crate::query::{Answer, Missing, Query, Selection};
+
+/// How long an answer is given again to the same question.
+const ANSWER_HOLDS: Duration = Duration::from_millis(200);
+/// Selections and answers kept at most, each.
+const KEPT: usize = 1024;
+
+/// Selections and answers of the present version of the index.
+#[derive(Debug, Default)]
+pub(crate) struct Recent {
+    version: u64,
+    selections: HashMap<Selection, Arc<[Arc<Endpoint>]>>,
+    answers: HashMap<Query, (Timestamp, Result<Answer, Missing>)>,
+}
+
+impl Recent {
+    /// The live endpoints whose namespace and labels a selection matches, if known at this version.
+    pub(crate) fn selection(
+        &mut self,
+        version: u64,
+        selection: &Selection,
+    ) -> Option<Arc<[Arc<Endpoint>]>> {
+        self.follow(version);
+        self.selections.get(selection).map(Arc::clone)
+    }
+
+    /// Remembers what a selection takes in.
+    pub(crate) fn remember_selection(
+        &mut self,
+        version: u64,
+        selection: &Selection,
+        endpoints: &Arc<[Arc<Endpoint>]>,
+    ) {
+        self.follow(version);
+        if self.selections.len() >= KEPT {
+            self.selections.clear();
+        }
+        self.selections
+            .insert(selection.clone(), Arc::clone(endpoints));
+    }
+
+    /// The answer to the same question, given a moment before `now`.
+    pub(crate) fn answer(
+        &mut self,
+        version: u64,
+        query: &Query,
+        now: Timestamp,
+    ) -> Option<Result<Answer, Missing>> {
+        self.follow(version);
+        let (at, answer) = self.answers.get(query)?;
+        let age = Duration::try_from(now.duration_since(*at)).ok()?;
+        (age < ANSWER_HOLDS).then(|| answer.clone())
+    }
+
+    /// Remembers an answer.
+    pub(crate) fn remember_answer(
+        &mut self,
+        version: u64,
+        query: &Query,
+        now: Timestamp,
+        answer: &Result<Answer, Missing>,
+    ) {
+        self.follow(version);
+        if self.answers.len() >= KEPT {
+            self.answers.clear();
+        }
+        self.answers.insert(query.clone(), (now, answer.clone()));
+    }
+
+    fn follow(&mut self, version: u64) {
+        if self.version != version {
+            self.version = version;
+            self.selections.clear();
+            self.answers.clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_hold_for_a_moment_and_for_one_version() {
+        let mut recent = Recent::default();
+        let query = Query::parse("coppice_requests_waiting", None, "").unwrap();
+        let at = |millis: i64| Timestamp::from_millisecond(1_000_000 + millis).unwrap();
+        let answer = Err(Missing::NoEndpoints {
+            selection: String::new(),
+        });
+        recent.remember_answer(1, &query, at(0), &answer);
+        assert_eq!(recent.answer(1, &query, at(199)), Some(answer));
+        assert_eq!(recent.answer(1, &query, at(200)), None);
+        assert_eq!(recent.answer(1, &query, at(-1)), None);
+        assert_eq!(recent.answer(2, &query, at(0)), None);
+        assert_eq!(
+            recent.answer(1, &query, at(0)),
+            None,
+            "forgotten with its version"
+        );
+    }
+}
