@@ -1,5 +1,6 @@
 //! From a query to its answer.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -21,6 +22,8 @@ pub(crate) struct Evaluation<'a> {
     pub(crate) quorum: f64,
     pub(crate) window: Duration,
     pub(crate) now: Timestamp,
+    /// Whether one namespace is asked about.
+    pub(crate) one_namespace: bool,
     /// The selection as text, for messages.
     pub(crate) selection: &'a str,
 }
@@ -224,22 +227,22 @@ impl Evaluation<'_> {
 
     /// All observations together; at least one.
     pub(crate) fn histogram(&self, what: What) -> Result<(WindowHistogram, Gathered<()>), Missing> {
+        let merged = RefCell::new(WindowHistogram::default());
         let gathered = gather(
             self.selected,
             Self::whose(what),
             Combine::Share,
             self.quorum,
             self.selection,
-            |target, models| target.histogram(what, models, self.window),
+            |target, models| {
+                target.add_histogram(what, models, self.window, &mut merged.borrow_mut())
+            },
         )?;
-        let mut merged = WindowHistogram::default();
-        for one in &gathered.values {
-            merged.merge(one);
-        }
+        let merged = merged.into_inner();
         if merged.count() <= 0.0 {
             return Err(self.no_observations(gathered.span));
         }
-        Ok((merged, gathered.without_values()))
+        Ok((merged, gathered))
     }
 
     /// Age of the oldest contributing sample.
@@ -330,7 +333,9 @@ impl Evaluation<'_> {
         let (mut namespace, mut role, mut model) =
             (true, first.role().is_some(), first.model.is_some());
         for each in contributors {
-            namespace &= each.endpoint.key.namespace == first.endpoint.key.namespace;
+            namespace = namespace
+                && (self.one_namespace
+                    || each.endpoint.key.namespace == first.endpoint.key.namespace);
             role &= each.role() == first.role();
             model &= each.model == first.model;
         }

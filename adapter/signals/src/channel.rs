@@ -5,12 +5,12 @@
 use crate::histogram::WindowHistogram;
 
 /// Where the series of a channel put their values.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
     /// The value.
     Value,
-    /// A value that stands in the labels.
-    Constant(f64),
+    /// A value that stands in the labels, by its index in the target's constants.
+    Constant(u16),
     /// A bucket, by its index in the bounds.
     Bucket(u16),
     /// The bucket without an upper bound.
@@ -339,38 +339,37 @@ impl Histogram {
         self.buckets_since
     }
 
-    /// What was observed between two rows; buckets from another one on where they started over later.
+    /// Adds what was observed between two rows to `merged`; buckets from another row on where they started over later.
     ///
-    /// `None` where the earlier row is unknown.
-    pub(crate) fn window(
+    /// Returns false, having added nothing, where the earlier row is unknown.
+    pub(crate) fn add_window(
         &self,
+        merged: &mut WindowHistogram,
         from: usize,
         buckets_from: Option<usize>,
         to: usize,
         scale: f64,
-    ) -> Option<WindowHistogram> {
+    ) -> bool {
         let width = self.width();
-        let at = |row: usize, column: usize| self.rows[row * width + column];
-        let growth = |from: usize, column: usize| {
-            let growth = at(to, column) - at(from, column);
-            growth.is_finite().then_some(growth.max(0.0))
-        };
-        let (count, sum) = (growth(from, COUNT)?, at(to, SUM) - at(from, SUM));
-        let mut buckets = Vec::new();
-        let mut bucketed = 0.0;
-        if let Some(buckets_from) = buckets_from.filter(|_| !self.bounds.is_empty()) {
-            bucketed = growth(buckets_from, COUNT)?;
-            buckets.reserve(self.bounds.len());
-            for (column, bound) in self.bounds.iter().enumerate() {
-                buckets.push((*bound * scale, growth(buckets_from, BUCKETS + column)?));
-            }
+        let row = |row: usize| &self.rows[row * width..(row + 1) * width];
+        let growth = |from: usize, column: usize| (row(to)[column] - row(from)[column]).max(0.0);
+        if row(from)[COUNT].is_nan() {
+            return false;
         }
-        Some(WindowHistogram::with_buckets_of(
-            buckets,
-            bucketed,
-            count,
-            sum * scale,
-        ))
+        let sum = (row(to)[SUM] - row(from)[SUM]) * scale;
+        merged.add_count(growth(from, COUNT), sum);
+        let has_buckets = |from: &usize| {
+            !self.bounds.is_empty() && row(*from).iter().all(|value| !value.is_nan())
+        };
+        if let Some(from) = buckets_from.filter(has_buckets) {
+            let bounds = self.bounds.iter().map(|bound| *bound * scale);
+            let counts = row(from)[BUCKETS..]
+                .iter()
+                .zip(&row(to)[BUCKETS..])
+                .map(|(from, to)| (to - from).max(0.0));
+            merged.add_buckets(bounds.zip(counts), growth(from, COUNT));
+        }
+        true
     }
 }
 

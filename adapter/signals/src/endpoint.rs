@@ -13,7 +13,7 @@ use crate::engines::Tier;
 use crate::query::{EndpointStatus, Selection, Why, model_id};
 use crate::reading::Models;
 use crate::selector::Test;
-use crate::target::Target;
+use crate::target::{Glance, Target};
 
 /// What makes an endpoint this one and no other.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -130,22 +130,23 @@ impl Endpoint {
     ) -> Option<Selected> {
         let state = self.tracked.state.lock();
         let target = &state.target;
-        let last = target.last_time();
+        let Glance {
+            last,
+            tier,
+            foreign,
+            role: server_role,
+            only_model,
+        } = target.glance;
         let models = if last.is_some() {
             self.select_content(selection, target)?
         } else {
             Models::ALL
         };
-        let tier = target
-            .recognition()
-            .filter(|known| !known.is_unknown())
-            .map(|known| {
-                if known.is_frontend() {
-                    Tier::Frontend
-                } else {
-                    Tier::Engine
-                }
-            });
+        let model = if models == Models::ALL {
+            only_model
+        } else {
+            target.only_model(models)
+        };
         let problem = match last {
             Some(last) => {
                 let age = Duration::try_from(now.duration_since(last)).unwrap_or_default();
@@ -159,9 +160,6 @@ impl Endpoint {
             None if self.over_limit => Some(Why::Limited("limits.targets")),
             None => Some(state.failure.clone().map_or(Why::NotScraped, Why::Failed)),
         };
-        let foreign = target.is_unknown();
-        let server_role = target.role();
-        let model = target.only_model(models);
         drop(state);
         Some(Selected {
             endpoint: Arc::clone(self),
@@ -206,7 +204,7 @@ impl Endpoint {
             .iter()
             .filter(|requirement| requirement.key == "role")
         {
-            if !requirement.test.holds(target.role()) {
+            if !requirement.test.holds(target.glance.role) {
                 return None;
             }
         }

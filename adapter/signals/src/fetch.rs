@@ -23,7 +23,7 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 /// Bytes read from a connection at a time, and the most that response headers may have.
-const READ_BUFFER: usize = 16 << 10;
+const READ_BUFFER: usize = 8 << 10;
 
 /// Moves the bytes of a connection.
 type Driver = Pin<Box<http1::Connection<TokioIo<TcpStream>, Empty<Bytes>>>>;

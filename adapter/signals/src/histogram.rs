@@ -31,22 +31,6 @@ impl WindowHistogram {
         }
     }
 
-    /// As [`Self::new`], with buckets that were followed for a part of the window only, in which there were `bucketed`
-    /// observations.
-    pub(crate) const fn with_buckets_of(
-        buckets: Vec<(f64, f64)>,
-        bucketed: f64,
-        count: f64,
-        sum: f64,
-    ) -> Self {
-        Self {
-            buckets,
-            bucketed,
-            count,
-            sum,
-        }
-    }
-
     /// Observations.
     #[must_use]
     pub const fn count(&self) -> f64 {
@@ -73,30 +57,44 @@ impl WindowHistogram {
 
     /// Adds another endpoint's observations.
     pub fn merge(&mut self, other: &Self) {
-        self.count += other.count;
-        self.sum += other.sum;
-        if other.buckets.is_empty() {
-            return;
-        }
-        if self.buckets.is_empty() {
-            self.buckets.clone_from(&other.buckets);
-            self.bucketed = other.bucketed;
-            return;
-        }
-        if self.bounds().eq(other.bounds()) {
-            for ((_, own), (_, others)) in self.buckets.iter_mut().zip(&other.buckets) {
-                *own += others;
+        self.add_count(other.count, other.sum);
+        self.add_buckets(other.buckets.iter().copied(), other.bucketed);
+    }
+
+    /// Adds observations of which only number and sum are known.
+    pub(crate) fn add_count(&mut self, count: f64, sum: f64) {
+        self.count += count;
+        self.sum += sum;
+    }
+
+    /// Adds the buckets of observations that were counted already: rising bounds with cumulative counts, and how many
+    /// observations they hold.
+    pub(crate) fn add_buckets(
+        &mut self,
+        buckets: impl Iterator<Item = (f64, f64)> + Clone,
+        bucketed: f64,
+    ) {
+        let others = buckets.clone().map(|(bound, _)| bound);
+        if self.bounds().eq(others.clone()) {
+            for ((_, own), (_, other)) in self.buckets.iter_mut().zip(buckets) {
+                *own += other;
             }
+        } else if self.buckets.is_empty() {
+            self.buckets.extend(buckets);
         } else {
-            let mut bounds: Vec<f64> = self.bounds().chain(other.bounds()).collect();
+            let mut bounds: Vec<f64> = self.bounds().chain(others).collect();
             bounds.sort_by(f64::total_cmp);
             bounds.dedup_by(|a, b| a.total_cmp(b).is_eq());
+            let other = Self {
+                buckets: buckets.collect(),
+                ..Self::default()
+            };
             self.buckets = bounds
                 .into_iter()
                 .map(|bound| (bound, self.at_or_below(bound) + other.at_or_below(bound)))
                 .collect();
         }
-        self.bucketed += other.bucketed;
+        self.bucketed += bucketed;
     }
 
     fn bounds(&self) -> impl Iterator<Item = f64> {

@@ -258,7 +258,7 @@ impl Index {
         let role = labels.get("role").cloned();
         if let Some(old) = self.endpoints.get(&key) {
             if old.live != live || old.labels != labels {
-                if live && !old.live && old.tracked.state.lock().target.last_time().is_none() {
+                if live && !old.live && old.tracked.state.lock().target.glance.last.is_none() {
                     old.tracked.hurry.notify_one();
                 }
                 let (over_limit, tracked) = (old.over_limit, Arc::clone(&old.tracked));

@@ -3,8 +3,6 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use jiff::Timestamp;
-
 use crate::channel::GaugeParts;
 use crate::collection::Key;
 use crate::engines::{Reading, Signal};
@@ -104,12 +102,6 @@ impl Target {
         (mask != 0).then_some(Models { mask, all })
     }
 
-    /// When the last body was taken in.
-    pub(crate) fn last_time(&self) -> Option<Timestamp> {
-        let (commits, _) = self.commits();
-        (commits > 0).then(|| self.time(commits - 1))
-    }
-
     /// A gauge now.
     pub(crate) fn gauge(&self, what: What, models: Models) -> Result<Read<GaugeParts>, Absent> {
         let parts = self.parts(what)?;
@@ -203,19 +195,22 @@ impl Target {
         })
     }
 
-    /// Observations within a window.
-    pub(crate) fn histogram(
+    /// Adds the observations within a window to `merged`.
+    pub(crate) fn add_histogram(
         &self,
         what: What,
         models: Models,
         window: Duration,
-    ) -> Result<Read<WindowHistogram>, Absent> {
+        merged: &mut WindowHistogram,
+    ) -> Result<Read<()>, Absent> {
         let parts = self.parts(what)?;
         let span = self.span(window, 0)?;
         let (commits, _) = self.commits();
-        let mut merged: Option<WindowHistogram> = None;
         for (channel, _) in self.channels_of(&parts, models) {
             check(channel, commits)?;
+        }
+        let mut found = false;
+        for (channel, _) in self.channels_of(&parts, models) {
             let Window::Histogram(histogram) = &channel.window else {
                 continue;
             };
@@ -226,20 +221,17 @@ impl Target {
                 Some(Reading::Histogram { scale, .. }) => scale,
                 _ => 1.0,
             };
-            let one = (span.from..span.to).find_map(|from| {
+            found |= (span.from..span.to).any(|from| {
                 let buckets = from.max(histogram.buckets_since());
                 let buckets = (buckets < span.to).then(|| self.row(buckets));
-                histogram.window(self.row(from), buckets, self.row(span.to), scale)
+                histogram.add_window(merged, self.row(from), buckets, self.row(span.to), scale)
             });
-            match (&mut merged, one) {
-                (Some(merged), Some(one)) => merged.merge(&one),
-                (merged @ None, one) => *merged = one,
-                (Some(_), None) => {}
-            }
         }
-        let value = merged.ok_or_else(|| self.absent(what))?;
+        if !found {
+            return Err(self.absent(what));
+        }
         Ok(Read {
-            value,
+            value: (),
             span: span.length,
             at_finish: parts.at_finish,
         })

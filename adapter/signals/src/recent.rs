@@ -22,7 +22,16 @@ const KEPT: usize = 1024;
 pub(crate) struct Recent {
     version: u64,
     selections: HashMap<Selection, Arc<[Arc<Endpoint>]>>,
-    answers: HashMap<Query, (Timestamp, Result<Answer, Missing>)>,
+    answers: HashMap<Query, Given>,
+}
+
+/// An answer that was given.
+#[derive(Debug)]
+struct Given {
+    at: Timestamp,
+    answer: Result<Answer, Missing>,
+    /// Somebody is finding out the next one.
+    renewing: bool,
 }
 
 impl Recent {
@@ -52,6 +61,8 @@ impl Recent {
     }
 
     /// The answer to the same question, given a moment before `now`.
+    ///
+    /// Where it is too old, one asker gets none and has to find out the next one; others get the old one meanwhile.
     pub(crate) fn answer(
         &mut self,
         version: u64,
@@ -59,9 +70,15 @@ impl Recent {
         now: Timestamp,
     ) -> Option<Result<Answer, Missing>> {
         self.follow(version);
-        let (at, answer) = self.answers.get(query)?;
-        let age = Duration::try_from(now.duration_since(*at)).ok()?;
-        (age < ANSWER_HOLDS).then(|| answer.clone())
+        let given = self.answers.get_mut(query)?;
+        let age = Duration::try_from(now.duration_since(given.at)).ok()?;
+        let holds = if given.renewing {
+            ANSWER_HOLDS * 2
+        } else {
+            ANSWER_HOLDS
+        };
+        given.renewing |= age >= ANSWER_HOLDS;
+        (age < holds).then(|| given.answer.clone())
     }
 
     /// Remembers an answer.
@@ -76,7 +93,12 @@ impl Recent {
         if self.answers.len() >= KEPT {
             self.answers.clear();
         }
-        self.answers.insert(query.clone(), (now, answer.clone()));
+        let given = Given {
+            at: now,
+            answer: answer.clone(),
+            renewing: false,
+        };
+        self.answers.insert(query.clone(), given);
     }
 
     fn follow(&mut self, version: u64) {
@@ -102,7 +124,16 @@ mod tests {
         });
         recent.remember_answer(1, &query, at(0), &answer);
         assert_eq!(recent.answer(1, &query, at(199)), Some(answer));
-        assert_eq!(recent.answer(1, &query, at(200)), None);
+        assert_eq!(
+            recent.answer(1, &query, at(200)),
+            None,
+            "the first to ask finds out"
+        );
+        assert!(
+            recent.answer(1, &query, at(399)).is_some(),
+            "others get the old one meanwhile"
+        );
+        assert_eq!(recent.answer(1, &query, at(400)), None, "but not for long");
         assert_eq!(recent.answer(1, &query, at(-1)), None);
         assert_eq!(recent.answer(2, &query, at(0)), None);
         assert_eq!(

@@ -204,9 +204,9 @@ impl Signals {
         let raw = self.inner.raw_id(&query.metric, now)?;
         let selected = self.inner.select(&query.selection, now);
         let selection = query.selection.to_string();
-        let evaluation = self
-            .inner
-            .evaluation(&selected, query.window, now, &selection);
+        let evaluation =
+            self.inner
+                .evaluation(&selected, query.window, now, (&query.selection, &selection));
         let answer = evaluation.answer(&query.metric, raw);
         self.inner
             .recent
@@ -232,7 +232,9 @@ impl Signals {
                 == (&other.endpoint.key.namespace, &other.endpoint.key.name)
         };
         let answers = selected.chunk_by(same_pod).map(|pod| {
-            let evaluation = self.inner.evaluation(pod, query.window, now, &selection);
+            let evaluation =
+                self.inner
+                    .evaluation(pod, query.window, now, (&query.selection, &selection));
             let answer = evaluation.answer(&query.metric, raw);
             let key = &pod[0].endpoint.key;
             EndpointAnswer {
@@ -258,7 +260,12 @@ impl Signals {
         let selected = self.inner.select(selection, now);
         let text = selection.to_string();
         let counts = self.inner.count(selection, &selected);
-        RoleSignals::observe(&self.inner.evaluation(&selected, None, now, &text), counts)
+        RoleSignals::observe(
+            &self
+                .inner
+                .evaluation(&selected, None, now, (selection, &text)),
+            counts,
+        )
     }
 
     /// The endpoints a selection takes in, live or not, with what is known about each: for people.
@@ -368,7 +375,7 @@ impl Inner {
         selected: &'a [Selected],
         window: Option<Duration>,
         now: Timestamp,
-        selection: &'a str,
+        (selection, text): (&Selection, &'a str),
     ) -> Evaluation<'a> {
         let longest = self.settings.window;
         Evaluation {
@@ -376,7 +383,8 @@ impl Inner {
             quorum: self.settings.quorum,
             window: window.map_or(longest, |window| window.min(longest)),
             now,
-            selection,
+            one_namespace: selection.namespace.is_some(),
+            selection: text,
         }
     }
 
@@ -414,7 +422,7 @@ impl Inner {
             let state = endpoint.tracked.state.lock();
             let count = state.target.series();
             series += count;
-            let is_fresh = state.target.last_time().map(|last| {
+            let is_fresh = state.target.glance.last.map(|last| {
                 Duration::try_from(now.duration_since(last)).unwrap_or_default() <= stale_after
             });
             match (endpoint.live, is_fresh) {

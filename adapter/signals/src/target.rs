@@ -14,7 +14,7 @@ use jiff::Timestamp;
 
 use crate::channel::{Committed, Counter, Gauge, Histogram, Place};
 use crate::collection::{Collection, Key, NameUse, Part};
-use crate::engines::{Reading, Recognition, recognise};
+use crate::engines::{Reading, Recognition, Tier, recognise};
 use crate::reading::{Models, Routes};
 use crate::settings::Limits;
 
@@ -27,9 +27,25 @@ const ABSURD: f64 = 1e15;
 /// How far outside 0–1 a share may be by rounding.
 const ROUNDING: f64 = 1e-6;
 
+/// What selecting an endpoint needs to know of it, side by side in memory.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Glance {
+    /// When the last body was taken in.
+    pub(crate) last: Option<Timestamp>,
+    /// What the server stands for; `None` before it was recognised.
+    pub(crate) tier: Option<Tier>,
+    /// It has series, and they are of no server that we know.
+    pub(crate) foreign: bool,
+    /// The role that the server says it has.
+    pub(crate) role: Option<&'static str>,
+    /// A hash of its model's name, if it serves one.
+    pub(crate) only_model: Option<u64>,
+}
+
 /// What is remembered of one endpoint.
 #[derive(Debug)]
 pub(crate) struct Target {
+    pub(crate) glance: Glance,
     capacity: usize,
     collection: Option<Arc<Collection>>,
     role: Option<&'static str>,
@@ -39,13 +55,15 @@ pub(crate) struct Target {
     slots: Vec<Slot>,
     by_id: HashMap<u64, u32, BuildHasherDefault<IdHasher>>,
     uses: Vec<SlotUse>,
+    /// Values that stand in labels.
+    constants: Vec<f64>,
     pub(crate) channels: Vec<Channel>,
     /// When the body of each row came.
     times: Box<[Timestamp]>,
     /// Bodies taken in under the present recognition; the row of the next one is this modulo the capacity.
     commits: u64,
-    /// Bodies looked at, taken in or not.
-    attempts: u64,
+    /// Bodies looked at, taken in or not; wraps around.
+    attempts: u32,
     /// Commit at which each raw name was first looked for.
     raw_since: Vec<(u32, u64)>,
     /// Last values of series whose uses have to be found out anew.
@@ -72,9 +90,9 @@ struct Slot {
     previous: f64,
     value: f64,
     /// Attempt at which it was last seen.
-    attempt: u64,
+    attempt: u32,
     /// Commit at which it was last seen.
-    commit: u64,
+    commit: u32,
     first_use: u32,
     uses: u16,
     /// Whether it can fall by a restart only.
@@ -105,7 +123,7 @@ pub(crate) struct Channel {
 pub(crate) enum Window {
     Gauge(Gauge),
     Counter(Counter),
-    Histogram(Histogram),
+    Histogram(Box<Histogram>),
     /// A series by its own name: nobody says which of the two it is.
     Raw(Gauge, Counter),
 }
@@ -198,6 +216,7 @@ impl Target {
     pub(crate) fn new(capacity: usize) -> Self {
         let capacity = capacity.max(2);
         Self {
+            glance: Glance::default(),
             capacity,
             collection: None,
             role: None,
@@ -206,6 +225,7 @@ impl Target {
             slots: Vec::new(),
             by_id: HashMap::default(),
             uses: Vec::new(),
+            constants: Vec::new(),
             channels: Vec::new(),
             times: vec![Timestamp::UNIX_EPOCH; capacity].into(),
             commits: 0,
@@ -287,6 +307,7 @@ impl Target {
         for slot in self.slots.drain(..) {
             self.carried.insert(slot.id, slot.previous);
         }
+        self.constants.clear();
         self.by_id.clear();
         self.uses.clear();
         self.channels.retain(|channel| match channel.key {
@@ -316,7 +337,8 @@ impl Target {
     }
 
     fn parse(&mut self, body: &[u8], whole: bool, limits: &Limits) -> Result<Parsed, NotIngested> {
-        self.attempts += 1;
+        // Never the 0 of a slot that was not seen yet.
+        self.attempts = self.attempts.checked_add(1).unwrap_or(1);
         self.present_next.fill(false);
         let Some(collection) = self.collection.clone() else {
             return Ok(Parsed::default());
@@ -411,6 +433,29 @@ impl Target {
             self.routed = self.channels.len();
             self.shrink();
         }
+        self.glance = self.look(at);
+    }
+
+    fn look(&self, last: Timestamp) -> Glance {
+        let recognition = self.recognition();
+        let known = recognition.filter(|known| !known.is_unknown());
+        let is_frontend = known.is_some_and(Recognition::is_frontend);
+        let tier = if is_frontend {
+            Tier::Frontend
+        } else {
+            Tier::Engine
+        };
+        Glance {
+            last: Some(last),
+            tier: known.map(|_| tier),
+            foreign: self.unknown_has_samples && recognition.is_some_and(Recognition::is_unknown),
+            role: if is_frontend {
+                Some("frontend")
+            } else {
+                self.role
+            },
+            only_model: self.only_model(Models::ALL),
+        }
     }
 
     /// Gives back memory that was reserved for more series than there are.
@@ -430,10 +475,11 @@ impl Target {
             let since = self.since(self.channels[usize::from(channel)].key);
             let channel = &mut self.channels[usize::from(channel)];
             channel.seen = commit;
-            let value = if let Place::Constant(value) = place {
-                value
-            } else {
-                slot.value
+            let value = match place {
+                Place::Constant(index) => self.constants[usize::from(index)],
+                Place::Value | Place::Bucket(_) | Place::LastBucket | Place::Sum | Place::Count => {
+                    slot.value
+                }
             };
             let increase = if slot.previous.is_nan() {
                 // A series that is new in a body of a known process was not there, or zero, before.
@@ -480,7 +526,7 @@ impl Target {
                 Window::Histogram(histogram) => histogram.observe(place, value, increase),
             }
         }
-        self.slots[index].commit = commit;
+        self.slots[index].commit = short(commit);
         if plausible {
             self.slots[index].previous = slot.value;
         } else {
@@ -510,8 +556,9 @@ impl Target {
 
     /// Forgets series that were not sent for long, once they are the greater part.
     fn forget(&mut self) {
-        let last = self.commits;
-        let old = |slot: &Slot| last - slot.commit > FORGET_AFTER.max(self.capacity as u64);
+        let last = short(self.commits);
+        let age = short(FORGET_AFTER.max(self.capacity as u64));
+        let old = |slot: &Slot| last.wrapping_sub(slot.commit) > age;
         let count = self.slots.iter().filter(|slot| old(slot)).count();
         if count > 32 && count * 2 > self.slots.len() {
             let forgotten: Vec<u64> = self
@@ -579,11 +626,6 @@ impl Target {
             .unwrap_or(false)
     }
 
-    /// Whether no server was recognised in a body that has samples.
-    pub(crate) fn is_unknown(&self) -> bool {
-        self.unknown_has_samples && self.recognition().is_some_and(Recognition::is_unknown)
-    }
-
     /// Models named by the series.
     pub(crate) fn models(&self) -> &[Box<str>] {
         &self.models
@@ -612,14 +654,6 @@ impl Target {
         }
     }
 
-    /// The role that the server says it has.
-    pub(crate) fn role(&self) -> Option<&'static str> {
-        match self.recognition() {
-            Some(recognition) if recognition.is_frontend() => Some("frontend"),
-            Some(_) | None => self.role,
-        }
-    }
-
     /// Series remembered.
     pub(crate) fn series(&self) -> usize {
         self.slots.len()
@@ -634,6 +668,12 @@ impl Target {
     pub(crate) fn time(&self, commit: u64) -> Timestamp {
         self.times[self.row(commit)]
     }
+}
+
+/// The low half of a number of commits: slots compare them over short times only.
+#[expect(clippy::cast_possible_truncation, reason = "meant")]
+const fn short(commit: u64) -> u32 {
+    commit as u32
 }
 
 /// A number for a text.
@@ -768,7 +808,7 @@ impl Pass<'_> {
             previous: self.target.carried.remove(&id).unwrap_or(f64::NAN),
             value: sample.value,
             attempt: 0,
-            commit: self.target.commits,
+            commit: short(self.target.commits),
             first_use: u32::try_from(first_use).ok()?,
             uses: u16::try_from(self.target.uses.len() - first_use).ok()?,
             counts,
@@ -778,7 +818,7 @@ impl Pass<'_> {
     }
 
     /// Where a series goes, and what kind of memory it needs; `None` if its labels rule it out.
-    fn place(&self, name_use: NameUse, sample: &Sample<'_, '_>) -> Option<(Place, Kind)> {
+    fn place(&mut self, name_use: NameUse, sample: &Sample<'_, '_>) -> Option<(Place, Kind)> {
         if name_use.part == Part::Start {
             return None;
         }
@@ -806,7 +846,9 @@ impl Pass<'_> {
                 let product = lists
                     .iter()
                     .find_map(|labels| labels.iter().map(number).product::<Option<f64>>())?;
-                Some((Place::Constant(product), Kind::Gauge))
+                let index = u16::try_from(self.target.constants.len()).ok()?;
+                self.target.constants.push(product);
+                Some((Place::Constant(index), Kind::Gauge))
             }
             (Reading::Gauge | Reading::Ratio, _) => Some((Place::Value, Kind::Gauge)),
             (Reading::Counter, _) => Some((Place::Value, Kind::Counter)),
@@ -878,7 +920,7 @@ impl Pass<'_> {
             let window = match kind {
                 Kind::Gauge => Window::Gauge(Gauge::new(rows)),
                 Kind::Counter => Window::Counter(Counter::new(rows)),
-                Kind::Histogram => Window::Histogram(Histogram::new(rows)),
+                Kind::Histogram => Window::Histogram(Box::new(Histogram::new(rows))),
                 Kind::Raw => Window::Raw(Gauge::new(rows), Counter::new(rows)),
             };
             channels.push(Channel {

@@ -10,6 +10,7 @@ use proptest::prelude::*;
 use super::{Ingested, NotIngested, Target};
 use crate::collection::Catalogue;
 use crate::engines::Signal;
+use crate::histogram::WindowHistogram;
 use crate::query::Why;
 use crate::reading::{Absent, Models, What};
 use crate::settings::Limits;
@@ -55,12 +56,16 @@ impl Scraped {
             .map(|read| read.value.sum)
     }
 
-    fn quantile(&self, signal: Signal, q: f64) -> Option<f64> {
+    fn histogram(&self, signal: Signal) -> WindowHistogram {
+        let mut merged = WindowHistogram::default();
         self.target
-            .histogram(What::Signal(signal), Models::ALL, WINDOW)
-            .unwrap()
-            .value
-            .quantile(q)
+            .add_histogram(What::Signal(signal), Models::ALL, WINDOW, &mut merged)
+            .unwrap();
+        merged
+    }
+
+    fn quantile(&self, signal: Signal, q: f64) -> Option<f64> {
+        self.histogram(signal).quantile(q)
     }
 }
 
@@ -325,7 +330,7 @@ fn an_empty_body_is_looked_at_again_until_a_server_shows() {
         Err(Absent::Because(Why::Unrecognised))
     );
     assert!(
-        !scraped.target.is_unknown(),
+        !scraped.target.glance.foreign,
         "nothing says that it is another kind of server"
     );
     scraped
@@ -334,7 +339,7 @@ fn an_empty_body_is_looked_at_again_until_a_server_shows() {
     near(scraped.gauge(Signal::Running), 3.0);
     let mut foreign = Scraped::new();
     foreign.take_in(0, "nginx_up 1\n").unwrap();
-    assert!(foreign.target.is_unknown());
+    assert!(foreign.target.glance.foreign);
 }
 
 fn itl(buckets: &[(&str, u32)], sum: f64, count: u32) -> String {
@@ -360,11 +365,7 @@ fn changed_bounds_start_the_buckets_over_and_keep_sum_and_count() {
     scraped
         .take_in(15, &itl(&[("0.2", 30), ("2", 40), ("+Inf", 40)], 10.0, 40))
         .unwrap();
-    let histogram = scraped
-        .target
-        .histogram(What::Signal(Signal::Itl), Models::ALL, WINDOW)
-        .unwrap()
-        .value;
+    let histogram = scraped.histogram(Signal::Itl);
     assert_eq!((histogram.count(), histogram.sum()), (20.0, 5.0));
     assert_eq!(
         histogram.quantile(0.5),
@@ -387,11 +388,7 @@ fn contradicting_buckets_are_left_out_and_start_over() {
         .take_in(5, &itl(&[("0.1", 30), ("1", 25), ("+Inf", 30)], 6.0, 30))
         .unwrap();
     assert_eq!(found.inconsistent, 1);
-    let histogram = scraped
-        .target
-        .histogram(What::Signal(Signal::Itl), Models::ALL, WINDOW)
-        .unwrap()
-        .value;
+    let histogram = scraped.histogram(Signal::Itl);
     assert_eq!(
         (histogram.count(), histogram.sum(), histogram.quantile(0.5)),
         (10.0, 1.0, None)
