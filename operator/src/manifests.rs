@@ -118,7 +118,9 @@ fn rights(args: &ManifestArgs) -> Vec<Rights> {
         let all = cluster_rules().into_iter().chain(namespaced_rules());
         rights.push(in_cluster(NAME, all.collect()));
     } else {
-        rights.push(in_cluster(NAME, cluster_rules()));
+        // What pods of others take of a node: gang backend `gated` would else plan where there is no room.
+        let all = cluster_rules().into_iter().chain([rule("", &["pods"], &["list", "watch"])]);
+        rights.push(in_cluster(NAME, all.collect()));
         rights.extend(args.namespaces.iter().map(|namespace| in_namespace(NAME, namespace, namespaced_rules())));
     }
     let lease = rule("coordination.k8s.io", &["leases"], &["get", "create", "update", "patch"]);
@@ -247,7 +249,9 @@ mod tests {
         let some = rendered(&["--namespace=a,b"]);
         assert_eq!(kinds(&some).iter().filter(|kind| **kind == "Role").count(), 3);
         let cluster = some[1]["rules"].as_array().unwrap();
-        assert_eq!(cluster.len(), 2, "outside its namespaces it only reads nodes and topologies");
+        assert_eq!(cluster.len(), 3, "outside its namespaces it only reads nodes, topologies and pods");
+        let writes = |rule: &serde_json::Value| rule["verbs"].as_array().unwrap().iter().any(|verb| verb == "patch");
+        assert!(!cluster.iter().any(writes));
         assert_eq!(some[9]["spec"]["template"]["spec"]["containers"][0]["args"][2], "--namespace=a");
     }
 

@@ -32,6 +32,11 @@ struct ReasonLabel {
     reason: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OutcomeLabel {
+    outcome: &'static str,
+}
+
 /// Everything that is counted.
 #[derive(Debug)]
 pub(crate) struct Metrics {
@@ -41,6 +46,9 @@ pub(crate) struct Metrics {
     pods_created: Counter,
     pods_deleted: Family<ReasonLabel, Counter>,
     gangs_scheduled: Histogram,
+    gang_placements: Family<OutcomeLabel, Counter>,
+    gangs_planned: Histogram,
+    gangs_unplaced: Gauge,
     ready: Gauge,
     running: Gauge,
     waiting: Gauge,
@@ -60,6 +68,9 @@ impl Metrics {
             pods_created: Counter::default(),
             pods_deleted: Family::default(),
             gangs_scheduled: Histogram::new(LONG_SECONDS),
+            gang_placements: Family::default(),
+            gangs_planned: Histogram::new(SECONDS),
+            gangs_unplaced: Gauge::default(),
             ready: Gauge::default(),
             running: Gauge::default(),
             waiting: Gauge::default(),
@@ -78,6 +89,10 @@ impl Metrics {
         add.metric("operator_pods_deleted", "Pods deleted, by reason", &metrics.pods_deleted);
         let text = "Time from a PodGang's creation until its floor was seen bound";
         add.metric("operator_gang_scheduling_duration_seconds", text, &metrics.gangs_scheduled);
+        let text = "Placements of gangs by backend `gated`: placed, released (not bound in time), failed (not patched)";
+        add.metric("operator_gang_placements", text, &metrics.gang_placements);
+        add.metric("operator_gang_planning_duration_seconds", "Time to plan all gangs that wait", &metrics.gangs_planned);
+        add.metric("operator_gangs_unplaced", "Gangs that waited for room when planned last", &metrics.gangs_unplaced);
         add.metric("operator_queue_ready", "Units of work that could be looked at now", &metrics.ready);
         add.metric("operator_queue_running", "Units of work that are looked at now", &metrics.running);
         add.metric("operator_queue_waiting", "Units of work with a timer", &metrics.waiting);
@@ -85,6 +100,9 @@ impl Metrics {
         add.metric("operator_writes_limit", "Requests allowed on their way; follows the answers", &metrics.limit);
         add.metric("operator_sets", "PodCliqueSets in the index", &metrics.sets);
         add.metric("operator_pods", "Pods in the index", &metrics.pods);
+        for outcome in ["placed", "released", "failed"] {
+            drop(metrics.gang_placements.get_or_create(&OutcomeLabel { outcome }));
+        }
         for controller in ["set", "replica"] {
             drop(metrics.reconciles.get_or_create(&ControllerLabel { controller }));
         }
@@ -113,6 +131,16 @@ impl Metrics {
 
     pub(crate) fn gang_scheduled(&self, took: Duration) {
         self.gangs_scheduled.observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn gang_placement(&self, outcome: &'static str) {
+        self.gang_placements.get_or_create(&OutcomeLabel { outcome }).inc();
+    }
+
+    /// One look at all gangs that wait, and how many of them found no room.
+    pub(crate) fn gangs_planned(&self, took: Duration, unplaced: usize) {
+        self.gangs_planned.observe(took.as_secs_f64());
+        self.gangs_unplaced.set(i64::try_from(unplaced).unwrap_or(i64::MAX));
     }
 
     /// Takes a reading of what has a size.

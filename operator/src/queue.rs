@@ -2,7 +2,7 @@
 //!
 //! A unit is in work at most once at a time. Marks that come while it is in work make it run again afterwards; any number
 //! of marks before it runs is one run. Waiting has exact timers, there is no polling. Failures back off exponentially per
-//! unit with jitter; a conflict is tried again at once.
+//! unit with jitter; a conflict is tried again at once, as soon as the watch has told of the other version.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
@@ -16,13 +16,15 @@ use crate::index::key::Unit;
 /// Pauses after the first, second, … failure in a row.
 const FIRST_BACK_OFF: Duration = Duration::from_millis(100);
 const LONGEST_BACK_OFF: Duration = Duration::from_secs(60);
+/// Time for the watch to bring the version that was missed.
+const AFTER_CONFLICT: Duration = Duration::from_millis(10);
 
 /// How a pass over a unit ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// Nothing more to do until something changes, or until then.
     Done(Option<Duration>),
-    /// Another writer was faster; look again at once.
+    /// Another writer was faster; look again as soon as its version can be here.
     Conflict,
     /// Something failed; look again after a pause that grows with each failure in a row.
     Failed,
@@ -208,7 +210,7 @@ impl State {
                 }
             }
             Outcome::Conflict => {
-                self.enqueue(unit);
+                self.schedule(unit, now + AFTER_CONFLICT);
             }
             Outcome::Failed => {
                 entry.failures = entry.failures.saturating_add(1);

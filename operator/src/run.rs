@@ -55,7 +55,7 @@ async fn operate(args: RunArgs, client: kube::Client, draining: CancellationToke
     let admin = admin::router(Arc::new(registry), readiness);
     tokio::spawn(server::serve_http(listener, admin, Limits::default(), draining.clone()));
 
-    let backend = discovery::choose(&client, args.gang_backend).await?;
+    let backend = discovery::choose(&client, args.gang_backend, args.gated.clone()).await?;
     let queue = Arc::new(Queue::default());
     let index = Arc::new(Index::new(Arc::clone(&queue)));
     let limit = Arc::new(Limit::new(args.max_writes.into()));
@@ -98,6 +98,8 @@ impl Leader {
             index: Arc::clone(&self.index),
             writer: writer.clone(),
             client: self.client.clone(),
+            namespaces: self.args.namespaces.as_slice().into(),
+            metrics: Arc::clone(&self.metrics),
             draining: stop.clone(),
         };
         let beside = tokio::spawn(self.backend.accompany(companion));

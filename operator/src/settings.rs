@@ -8,6 +8,7 @@ use coppice_runtime::lease::LeaseArgs;
 use coppice_runtime::telemetry::LogArgs;
 
 use crate::backends::discovery::Choice;
+use crate::backends::gated::GatedArgs;
 use crate::manifests::ManifestArgs;
 
 /// Runs LLM inference on Kubernetes as gangs of pods: Grove's API, with or without a gang scheduler
@@ -41,6 +42,8 @@ pub(crate) struct RunArgs {
     /// How gangs are placed: `auto` takes `native` where the API server serves CompositePodGroups, else `gated`
     #[arg(long, env = "COPPICE_GANG_BACKEND", default_value = "auto", value_name = "BACKEND")]
     pub(crate) gang_backend: Choice,
+    #[command(flatten)]
+    pub(crate) gated: GatedArgs,
     /// Work only in these namespaces; without it in all
     #[arg(long = "namespace", env = "COPPICE_NAMESPACES", value_delimiter = ',', value_name = "NAMESPACE")]
     pub(crate) namespaces: Vec<String>,

@@ -60,9 +60,9 @@ impl Cluster {
         sweep(&settings.root);
         let name = format!("{PREFIX}{}-{:08x}", std::process::id(), rand::random::<u32>());
         let started = start(&settings, &name).await?;
-        let folder = &started.instance.folder;
-        for part in ["etcd", "pki", "kubeconfigs", "kubeconfig", "instance.json"] {
-            started.supervisor.remove_at_end(&folder.join(part))?;
+        // Everything but the logs, which tell why a test failed.
+        for part in ["etcd", "pki", "kubeconfigs", "kubeconfig", "instance.json", "scheduler.json", "audit-policy.json"] {
+            started.supervisor.remove_at_end(&started.instance.folder.join(part))?;
         }
         Ok(Self { kubeconfig: started.instance.kubeconfig(), started, start_limit: settings.start_limit })
     }

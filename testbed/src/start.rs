@@ -166,17 +166,12 @@ async fn start_once(settings: &Settings, name: &str, folder: &Path, program: &Pa
             (component, job)
         })
         .collect();
-    for job in jobs.values() {
-        // A log tells about this start, not about the last one.
-        match fs::remove_file(&job.log) {
-            Err(source) if source.kind() != io::ErrorKind::NotFound => {
-                return Err(StartError::Files { path: job.log.clone(), source });
-            }
-            Ok(()) | Err(_) => {}
-        }
+    let supervisor_log = logs.join("supervisor.log");
+    for log in jobs.values().map(|job| &job.log).chain([&supervisor_log]) {
+        remove_old(log)?;
     }
 
-    let supervisor = Supervisor::spawn(program, &logs.join("supervisor.log"))?;
+    let supervisor = Supervisor::spawn(program, &supervisor_log)?;
     let mut instance = Instance {
         name: name.to_owned(),
         folder: folder.to_owned(),
@@ -223,12 +218,14 @@ impl Started {
     ///
     /// It does not start, or the record cannot be written.
     pub fn run_beside(&mut self, extra: &ExtraProcess) -> Result<(), StartError> {
+        let log = self.instance.logs().join(format!("{}.log", extra.name));
+        remove_old(&log)?;
         let process = self.supervisor.start(&Job {
             name: extra.name.clone(),
             program: extra.program.clone(),
             arguments: extra.arguments.clone(),
             environment: BTreeMap::new(),
-            log: self.instance.logs().join(format!("{}.log", extra.name)),
+            log,
             grace: extra.grace,
         })?;
         self.instance.processes.push(ProcessRecord { name: extra.name.clone(), process });
@@ -329,6 +326,16 @@ fn prepare(folder: &Path, server: &str) -> Result<Places, StartError> {
     let audit = fs::File::create(&places.audit_log);
     files(&places.audit_log, audit.map(drop))?;
     Ok(places)
+}
+
+/// A log tells about this start, not about the last one.
+fn remove_old(log: &Path) -> Result<(), StartError> {
+    match fs::remove_file(log) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            Err(StartError::Files { path: log.to_owned(), source })
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
 }
 
 fn check_name(name: &str) -> Result<(), StartError> {

@@ -36,6 +36,7 @@ mod event;
 mod histogram;
 mod noise;
 mod profile;
+mod progress;
 mod queue;
 mod request;
 mod schedule;

@@ -189,7 +189,6 @@ impl Statistics {
         self.prompt_tokens_computed += prompt - cached - fetched;
     }
 
-    /// `last_token_at`: the end of the step in which the request made its last token.
     pub(crate) fn finished(&mut self, sequence: &Sequence, reason: FinishReason, at: Duration) {
         self.finished.count(reason);
         let request = &sequence.request;

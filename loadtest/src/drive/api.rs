@@ -1,6 +1,6 @@
 //! The two streaming endpoints of the OpenAI API: what to send, and what each event of the answer says.
 
-use serde::de::{self, Deserializer, IgnoredAny, Visitor};
+use serde::de::{self, Deserializer, IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -86,8 +86,7 @@ impl Event {
         if let Some(error) = chunk.error {
             return Ok(Self::Error(error.message()));
         }
-        let content = chunk.choices.iter().any(Choice::has_content);
-        let finished = chunk.choices.iter().any(|choice| choice.finish_reason.is_some());
+        let Choices { content, finished } = chunk.choices;
         Ok(Self::Chunk {
             content,
             finished,
@@ -98,12 +97,46 @@ impl Event {
 
 #[derive(Deserialize)]
 struct Chunk {
-    #[serde(default, deserialize_with = "null_is_default")]
-    choices: Vec<Choice>,
+    #[serde(default)]
+    choices: Choices,
     #[serde(default)]
     usage: Option<Usage>,
     #[serde(default)]
     error: Option<ErrorBody>,
+}
+
+/// What a chunk's choices say together; they are read without being kept.
+#[derive(Default, Clone, Copy)]
+struct Choices {
+    content: bool,
+    finished: bool,
+}
+
+impl<'de> Deserialize<'de> for Choices {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct List;
+        impl<'de> Visitor<'de> for List {
+            type Value = Choices;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a list of choices or null")
+            }
+
+            fn visit_unit<E: de::Error>(self) -> Result<Choices, E> {
+                Ok(Choices::default())
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Choices, A::Error> {
+                let mut choices = Choices::default();
+                while let Some(choice) = list.next_element::<Choice>()? {
+                    choices.content |= choice.has_content();
+                    choices.finished |= choice.finish_reason.is_some();
+                }
+                Ok(choices)
+            }
+        }
+        deserializer.deserialize_any(List)
+    }
 }
 
 #[derive(Deserialize)]

@@ -249,7 +249,7 @@ async fn driven(settings: Settings, progress: ProgressKind) -> anyhow::Result<Ru
         display.finish();
         summary
     });
-    let summary = driving.await.context("the driver panicked")?.context("writing the file of requests");
+    let summary = driving.await.context("the driver panicked")?.context("running the load");
     interrupts.abort();
     summary
 }
@@ -272,15 +272,15 @@ fn describe_schedule(schedule: &Schedule) -> String {
     let statistics = Statistics::of(schedule);
     let models: Vec<&str> = schedule.streams().iter().map(|stream| stream.model.as_str()).collect();
     format!(
-        "{} requests in {} for {}: {:.2} per second, busiest second {:.1}x, busiest minute {}, dispersion {:.2}\n\
+        "{} requests in {} for {}: {:.2} per second, busiest second {}, busiest minute {}, dispersion {:.2}\n\
          prompts {:.0} tokens on average (p50 {}, p99 {}, max {}), outputs {:.0} (p50 {}, p99 {}, max {})\n\
          schedule {:016x}\n",
         text::count(statistics.requests as u64),
         text::time(statistics.duration_seconds),
         models.join(", "),
         statistics.mean_rate,
-        statistics.peak_over_mean_1s,
-        statistics.peak_over_mean_60s.map_or_else(|| "-".to_owned(), |peak| format!("{peak:.1}x")),
+        text::times(statistics.peak_over_mean_1s),
+        text::times(statistics.peak_over_mean_60s),
         statistics.dispersion_1s,
         statistics.input_tokens.mean,
         statistics.input_tokens.p50,

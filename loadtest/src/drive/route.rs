@@ -19,7 +19,7 @@ pub enum PromptKind {
     #[default]
     Text,
     /// A few words, and headers with the planned length and the shared tokens: for simulated engines only.
-    Header,
+    Headers,
 }
 
 /// A target with everything that the requests of one stream have in common.
@@ -93,14 +93,14 @@ impl Route {
         out.extend_from_slice(&self.body[0]);
         match self.kind {
             PromptKind::Text => self.prompts.write(out, planned.input_tokens, &planned.prefix, number),
-            PromptKind::Header => self.prompts.write(out, SHORT_PROMPT_WORDS, &Prefix::None, number),
+            PromptKind::Headers => self.prompts.write(out, SHORT_PROMPT_WORDS, &Prefix::None, number),
         }
         out.extend_from_slice(&self.body[1]);
         out.extend_from_slice(planned.output_tokens.to_string().as_bytes());
         out.extend_from_slice(&self.body[2]);
         let mut head = self.head.clone();
         head.extend_from_slice(format!("{PROMPT_TOKENS_HEADER}: {}\r\n", planned.input_tokens).as_bytes());
-        if self.kind == PromptKind::Header
+        if self.kind == PromptKind::Headers
             && let Prefix::Shared { tokens, .. } = planned.prefix
         {
             head.extend_from_slice(format!("{CACHED_TOKENS_HEADER}: {tokens}\r\n").as_bytes());
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn a_prompt_told_by_headers_is_short() {
-        let (head, body) = request(Api::Completions, PromptKind::Header);
+        let (head, body) = request(Api::Completions, PromptKind::Headers);
         assert!(head.starts_with("POST /v1/completions "));
         assert!(head.contains("x-coppice-prompt-tokens: 300") && head.contains("x-coppice-cached-tokens: 64"));
         assert_eq!(body["prompt"].as_str().unwrap().split(' ').count(), 8);

@@ -51,7 +51,7 @@ impl Stop {
 /// Sends the whole schedule, waits for the answers and sums up. Blocks its thread; `show` is called a few times a second.
 ///
 /// # Errors
-/// The file of requests cannot be written.
+/// The file of requests cannot be written, or no thread can be made.
 pub fn execute(settings: &Settings, stop: &Stop, mut show: impl FnMut(&Progress)) -> io::Result<RunSummary> {
     host::raise_descriptor_limit();
     let mut collector = Collector::new(settings)?;
@@ -68,6 +68,7 @@ pub fn execute(settings: &Settings, stop: &Stop, mut show: impl FnMut(&Progress)
         sent: AtomicU64::new(0),
         abort: stop.abort.clone(),
         next: AtomicUsize::new(0),
+        measured_from: settings.warmup,
     });
     let cpu_before = host::process_cpu();
     let (news_sender, news) = mpsc::channel();
@@ -78,13 +79,15 @@ pub fn execute(settings: &Settings, stop: &Stop, mut show: impl FnMut(&Progress)
             orders.push(sender);
             let (shared, news) = (shared.clone(), news_sender.clone());
             let users = users_of(settings, position);
-            scope.spawn(move || worker::run(shared, receiver, news, users));
+            std::thread::Builder::new()
+                .name(format!("drive-{position}"))
+                .spawn_scoped(scope, move || worker::run(shared, receiver, news, users))?;
         }
         drop(news_sender);
-        let pacer = scope.spawn(move || match settings.mode {
+        let pacer = std::thread::Builder::new().name("pacer".to_owned()).spawn_scoped(scope, move || match settings.mode {
             Mode::OpenLoop => pace::open_loop(&settings.schedule, &orders, clock, &stop.ordering),
             Mode::ClosedLoop { .. } => pace::probes_only(&orders, clock, settings.schedule.duration(), &stop.ordering),
-        });
+        })?;
         let mut reports = Vec::new();
         let mut failed = None;
         let mut shown = Instant::now();

@@ -33,6 +33,16 @@ impl Events {
             self.after_return = false;
         }
         while let Some(at) = bytes.iter().position(|byte| matches!(byte, b'\n' | b'\r')) {
+            // Nearly every event is one line of data with the empty line right behind it: no need to collect it.
+            if self.line.is_empty()
+                && !self.has_data
+                && bytes[at..].starts_with(b"\n\n")
+                && let Some(value) = data_value(&bytes[..at])
+            {
+                event(value);
+                bytes = &bytes[at + 2..];
+                continue;
+            }
             if self.line.is_empty() {
                 self.take_line(&bytes[..at], &mut event);
             } else {
@@ -72,16 +82,23 @@ impl Events {
             return;
         }
         // Other fields (event, id, retry) and comments carry no tokens.
-        let Some(value) = line.strip_prefix(b"data").filter(|rest| rest.is_empty() || rest[0] == b':') else {
-            return;
-        };
-        let value = value.strip_prefix(b":").unwrap_or(value);
+        let Some(value) = data_value(line) else { return };
         if self.has_data {
             self.data.push(b'\n');
         }
-        self.data.extend_from_slice(value.strip_prefix(b" ").unwrap_or(value));
+        self.data.extend_from_slice(value);
         self.has_data = true;
     }
+}
+
+/// The value of a `data` line; none for other fields.
+fn data_value(line: &[u8]) -> Option<&[u8]> {
+    let rest = line.strip_prefix(b"data")?;
+    if rest.is_empty() {
+        return Some(rest);
+    }
+    let value = rest.strip_prefix(b":")?;
+    Some(value.strip_prefix(b" ").unwrap_or(value))
 }
 
 #[cfg(test)]

@@ -58,7 +58,7 @@ fn offered(out: &mut String, summary: &RunSummary) {
         out,
         "\n\
          Run       {}, {} long{warmup}, {mode}, to {}\n\
-         Offered   {} requests, {:.2} per second, busiest second {:.1}x, dispersion {:.2}; seed {}, schedule {}\n\
+         Offered   {} requests, {:.2} per second, busiest second {}, dispersion {:.2}; seed {}, schedule {}\n\
          Lengths   prompts {:.0} tokens (p50 {}, p99 {}), outputs {:.0} (p50 {}, p99 {})\n\
          Driver    {lateness}; {} workers, {} connections, {:.2} of {} processors\n",
         summary.started_at.strftime("%Y-%m-%d %H:%M:%S UTC"),
@@ -66,7 +66,7 @@ fn offered(out: &mut String, summary: &RunSummary) {
         distinct(&summary.urls).join(", "),
         count(schedule.requests as u64),
         schedule.mean_rate,
-        schedule.peak_over_mean_1s,
+        times(schedule.peak_over_mean_1s),
         schedule.dispersion_1s,
         summary.scenario.seed,
         summary.schedule_digest,
@@ -95,6 +95,12 @@ fn offered(out: &mut String, summary: &RunSummary) {
             }
         }
     }
+}
+
+/// How many times the mean something is.
+#[must_use]
+pub fn times(factor: Option<f64>) -> String {
+    factor.map_or_else(missing, |factor| format!("{factor:.1}x"))
 }
 
 fn distinct(values: &[String]) -> Vec<String> {

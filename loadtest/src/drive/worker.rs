@@ -75,6 +75,8 @@ pub(super) struct Shared {
     pub(super) abort: CancellationToken,
     /// The next request of a closed loop.
     pub(super) next: AtomicUsize,
+    /// The end of the warm-up.
+    pub(super) measured_from: Duration,
 }
 
 /// A closed loop: users who wait for each answer.
@@ -170,8 +172,10 @@ impl Worker {
                         });
                     }
                     Order::Probe(at) => {
-                        let lag = self.shared.clock.now().saturating_sub(at);
-                        self.lag.borrow_mut().saturating_record(microseconds(lag));
+                        if at >= self.shared.measured_from {
+                            let lag = self.shared.clock.now().saturating_sub(at);
+                            self.lag.borrow_mut().saturating_record(microseconds(lag));
+                        }
                         self.flush();
                     }
                 }

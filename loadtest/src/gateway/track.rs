@@ -37,12 +37,10 @@ impl Track {
         let metrics = &self.model.metrics;
         match self.last_token {
             Some(last) => metrics.tokens(tokens, now - last),
+            // Gaps between tokens that came together at first, or all at once, are not known.
             None => {
                 metrics.first_token(now - self.arrived);
-                metrics.output_tokens.fetch_add(1, Ordering::Relaxed);
-                if tokens > 1 {
-                    metrics.tokens(tokens - 1, std::time::Duration::ZERO);
-                }
+                metrics.output_tokens.fetch_add(tokens.into(), Ordering::Relaxed);
             }
         }
         self.made += tokens;

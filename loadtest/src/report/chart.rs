@@ -34,8 +34,6 @@ pub(super) struct Chart {
     pub(super) lines: Vec<Line>,
     /// Horizontal lines with their labels.
     pub(super) limits: Vec<(String, f64)>,
-    /// One more sentence under the chart.
-    pub(super) remark: Option<String>,
 }
 
 /// One line of a chart.
@@ -259,22 +257,27 @@ fn path(points: &[(f64, f64)], steps: bool) -> String {
     path
 }
 
+/// Lines at the events, and their numbers above. Events that nearly coincide share a mark.
 fn events(out: &mut String, time_axis: &TimeAxis<'_>) {
-    let mut last = f64::NEG_INFINITY;
+    // Place of a mark, and the first and last number it stands for.
+    let mut marks: Vec<(f64, usize, usize)> = Vec::new();
     for (position, at) in time_axis.events.iter().enumerate() {
         let x = time_axis.x(*at);
         let _infallible = write!(out, r#"<line class="event" x1="{x:.1}" x2="{x:.1}" y1="{TOP:.0}" y2="{:.0}"/>"#, y(0.0));
-        // Numbers of events that nearly coincide would cover each other; the first of them stands for all.
-        if x - last >= 18.0 {
-            let _infallible = write!(
-                out,
-                r#"<circle class="event-mark" cx="{x:.1}" cy="{:.0}" r="10"/><text class="event-number" x="{x:.1}" y="{:.0}" dy="0.35em" text-anchor="middle">{}</text>"#,
-                TOP - 13.0,
-                TOP - 13.0,
-                position + 1
-            );
-            last = x;
+        match marks.last_mut() {
+            Some((before, _, last)) if x - *before < 36.0 => *last = position + 1,
+            _ => marks.push((x, position + 1, position + 1)),
         }
+    }
+    for (x, first, last) in marks {
+        let (text, width) = if first == last { (first.to_string(), 20.0) } else { (format!("{first}–{last}"), 34.0) };
+        let _infallible = write!(
+            out,
+            r#"<rect class="event-mark" x="{:.1}" y="{:.0}" width="{width}" height="20" rx="10"/><text class="event-number" x="{x:.1}" y="{:.0}" dy="0.35em" text-anchor="middle">{text}</text>"#,
+            x - width / 2.0,
+            TOP - 23.0,
+            TOP - 13.0,
+        );
     }
 }
 

@@ -7,7 +7,7 @@ use super::chart::{TimeAxis, escape};
 use super::layout::{Layout, Section};
 use super::scale::clock;
 use crate::drive::summary::{Distribution, Mode, RunSummary, StreamSummary};
-use crate::drive::text::{count, time};
+use crate::drive::text::{count, time, times};
 
 const STYLE: &str = include_str!("style.css");
 
@@ -73,13 +73,13 @@ fn facts(out: &mut String, report: &Report) {
         };
         let _infallible = writeln!(
             out,
-            "<p class=\"facts\">{}, {} long, {mode}: {} requests planned, {:.2} per second on average, busiest second {:.1} times that; \
+            "<p class=\"facts\">{}, {} long, {mode}: {} requests planned, {:.2} per second on average, busiest second {} that; \
              prompts {:.0} tokens on average (p99 {}), outputs {:.0} (p99 {}).</p>",
             run.started_at.strftime("%Y-%m-%d %H:%M UTC"),
             time(run.measured_seconds + run.warmup_seconds),
             count(run.schedule.requests as u64),
             run.schedule.mean_rate,
-            run.schedule.peak_over_mean_1s,
+            times(run.schedule.peak_over_mean_1s),
             run.schedule.input_tokens.mean,
             count(run.schedule.input_tokens.p99.into()),
             run.schedule.output_tokens.mean,
@@ -133,7 +133,7 @@ fn results(out: &mut String, report: &Report) {
         }
     }
     out.push_str(
-        "</tbody></table></div>\n<div class=\"scroll\"><table class=\"numbers\"><thead><tr><th>Model</th><th>Measure</th><th>Mean</th><th>p50</th>\
+        "</tbody></table></div>\n<div class=\"scroll\"><table class=\"numbers\"><thead><tr><th>Model</th><th class=\"word\">Measure</th><th>Mean</th><th>p50</th>\
          <th>p90</th><th>p95</th><th>p99</th><th>p99.9</th><th>Max</th></tr></thead><tbody>",
     );
     for stream in report.runs.iter().flat_map(rows) {
@@ -143,9 +143,14 @@ fn results(out: &mut String, report: &Report) {
             ("Per output token", stream.tpot),
             ("End to end", stream.end_to_end),
         ];
-        for (name, distribution) in measures {
-            let Some(Distribution { count: _, mean, p50, p90, p95, p99, p999, max }) = distribution else { continue };
-            let _infallible = write!(out, "<tr><td>{}</td><td>{name}</td>", escape(&stream.model));
+        let known: Vec<(&str, Distribution)> = measures.into_iter().filter_map(|(name, distribution)| Some((name, distribution?))).collect();
+        for (position, (name, distribution)) in known.iter().enumerate() {
+            let Distribution { count: _, mean, p50, p90, p95, p99, p999, max } = *distribution;
+            out.push_str("<tr>");
+            if position == 0 {
+                let _infallible = write!(out, "<td rowspan=\"{}\">{}</td>", known.len(), escape(&stream.model));
+            }
+            let _infallible = write!(out, "<td class=\"word\">{name}</td>");
             for value in [mean, p50, p90, p95, p99, p999, max] {
                 let _infallible = write!(out, "<td>{}</td>", time(value));
             }
@@ -170,10 +175,9 @@ fn events(out: &mut String, report: &Report, layout: &Layout) {
 fn charts(out: &mut String, section: &Section, axis: &TimeAxis<'_>) {
     let _infallible = write!(out, "<h2>{}</h2>\n<div class=\"charts\">", escape(&section.title));
     for chart in &section.charts {
-        let remark = chart.remark.as_ref().map_or_else(String::new, |remark| format!("<p class=\"remark\">{}</p>", escape(remark)));
         let _infallible = write!(
             out,
-            "<figure><figcaption>{}</figcaption>{}{}{remark}</figure>",
+            "<figure><figcaption>{}</figcaption>{}{}</figure>",
             escape(&chart.title),
             chart.legend(),
             chart.svg(axis)
@@ -210,7 +214,7 @@ fn method(out: &mut String, report: &Report) {
     out.push_str(
         "<h2>How this was measured</h2>\n\
          <p>Requests are sent at the instants of a schedule, whatever else is in flight. All times count from the planned instant: a driver that is \
-         late cannot hide it. Time to first token ends with the first chunk that carries text; a chunk of several tokens counts as several equal gaps. \
+         late cannot hide it. Time to first token ends with the first chunk that carries text, and is drawn where the request was due; a chunk of several tokens counts as several equal gaps. \
          A request is good when it is complete and within all its objectives; failed, refused, cut and unfinished requests are not. \
          Percentiles come from merged histograms with three significant digits.</p>\n",
     );

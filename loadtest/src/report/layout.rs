@@ -10,6 +10,8 @@ use super::timeline::{Points, Role, Timeline};
 use crate::drive::Series;
 use crate::drive::summary::StreamSummary;
 use crate::drive::text::{count, time};
+use crate::schedule::numeric::duration;
+use crate::schedule::span::Span;
 
 /// Charts that belong together.
 #[derive(Debug, Clone, PartialEq)]
@@ -88,7 +90,7 @@ impl Layout {
 /// Load, latencies and what was under way, of one stream.
 fn stream_charts(stream: &StreamSummary, offset: f64) -> Vec<Chart> {
     let series = &stream.coarse;
-    let every = format!("every {}", time(series.interval_seconds));
+    let every = format!("every {}", Span(duration(series.interval_seconds)));
     let rate = |name: &str, look, counts: &[u64]| Line {
         name: name.to_owned(),
         look,
@@ -101,13 +103,15 @@ fn stream_charts(stream: &StreamSummary, offset: f64) -> Vec<Chart> {
         steps: false,
         points: points(series, offset, values, |value| *value),
     };
-    let mut load = vec![rate("offered", Look::Asked, &series.offered), rate("answered", Look::There, &series.done)];
+    // What is asked for is drawn last, over what is there.
+    let mut load = vec![rate("answered", Look::There, &series.done)];
     if stream.requests.good < stream.requests.complete {
         load.push(rate("within the objectives", Look::Also, &series.good));
     }
     if stream.requests.failed > 0 {
         load.push(rate("failed", Look::Bad, &series.failed));
     }
+    load.push(rate("offered", Look::Asked, &series.offered));
     let objectives = stream.objectives.unwrap_or_default();
     let mean_prompt = if stream.requests.complete > 0 { stream.tokens.planned_input / stream.requests.complete } else { 0 };
     let ttft_limit = objectives.ttft.map(|limit| {
@@ -115,18 +119,17 @@ fn stream_charts(stream: &StreamSummary, offset: f64) -> Vec<Chart> {
         let label = if limit.per_input_token.is_zero() {
             format!("limit {}", time(at_mean))
         } else {
-            format!("limit for the mean prompt of {} tokens, {}", count(mean_prompt), time(at_mean))
+            format!("limit {} (for the mean prompt, {} tokens)", time(at_mean), count(mean_prompt))
         };
         (label, at_mean)
     });
-    let itl_limit = objectives.itl.map(|limit| (format!("limit on a request's mean, {}", time(limit.0.as_secs_f64())), limit.0.as_secs_f64()));
+    let itl_limit = objectives.itl.map(|limit| (format!("limit {} (on a request's mean)", time(limit.0.as_secs_f64())), limit.0.as_secs_f64()));
     vec![
         Chart {
             title: format!("Requests per second, {every}"),
             quantity: Quantity::Rate,
             lines: load,
             limits: Vec::new(),
-            remark: None,
         },
         Chart {
             title: "Requests in flight".to_owned(),
@@ -138,7 +141,6 @@ fn stream_charts(stream: &StreamSummary, offset: f64) -> Vec<Chart> {
                 points: points(series, offset, &series.in_flight, |count| Some(*count as f64)),
             }],
             limits: Vec::new(),
-            remark: None,
         },
         Chart {
             title: format!("Time to first token, {every}"),
@@ -149,7 +151,6 @@ fn stream_charts(stream: &StreamSummary, offset: f64) -> Vec<Chart> {
                 times("p50", Look::Middle, &series.ttft_p50),
             ],
             limits: ttft_limit.into_iter().collect(),
-            remark: Some("From the planned instant, by the time at which the request was due.".to_owned()),
         },
         Chart {
             title: format!("Time between tokens, {every}"),
@@ -160,7 +161,6 @@ fn stream_charts(stream: &StreamSummary, offset: f64) -> Vec<Chart> {
                 times("p50", Look::Middle, &series.itl_p50),
             ],
             limits: itl_limit.into_iter().collect(),
-            remark: None,
         },
     ]
 }
@@ -188,7 +188,6 @@ fn role_chart(role: &Role, offset: f64) -> Chart {
         quantity: Quantity::Count,
         lines,
         limits: Vec::new(),
-        remark: None,
     }
 }
 
@@ -213,14 +212,12 @@ fn fleet(timeline: &Timeline, offset: f64) -> Section {
                 quantity: Quantity::Count,
                 lines: lines(&timeline.gpus, &[("used", Look::There), ("budget", Look::Bad)]),
                 limits: Vec::new(),
-                remark: None,
             },
             Chart {
                 title: "Gangs".to_owned(),
                 quantity: Quantity::Count,
                 lines: lines(&timeline.gangs, &[("whole", Look::There), ("waiting", Look::Asked), ("partial", Look::Bad)]),
                 limits: Vec::new(),
-                remark: None,
             },
         ],
     }

@@ -9,7 +9,7 @@ use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
-use super::NotValid;
+use super::{NotValid, Written};
 use super::numeric::{index, normal_cdf, normal_quantile, tokens};
 use super::trace::{self, TraceError};
 
@@ -25,7 +25,7 @@ use super::trace::{self, TraceError};
 /// | `pareto:MINIMUM,ALPHA` | |
 /// | `trace:NAME` or `trace:FILE` | the empirical quantiles of that trace, linear between them in ln tokens |
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[serde(try_from = "Written", into = "String")]
 pub enum LengthSpec {
     /// Always the same.
     Fixed(u32),
@@ -225,11 +225,11 @@ impl fmt::Display for LengthSpec {
     }
 }
 
-impl TryFrom<String> for LengthSpec {
+impl TryFrom<Written> for LengthSpec {
     type Error = NotValid;
 
-    fn try_from(text: String) -> Result<Self, NotValid> {
-        text.parse()
+    fn try_from(written: Written) -> Result<Self, NotValid> {
+        written.to_string().parse()
     }
 }
 

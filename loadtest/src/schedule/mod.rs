@@ -46,6 +46,25 @@ impl NotValid {
     }
 }
 
+/// A value in a scenario file: text, or a bare number where the text would be one.
+#[derive(Debug, serde::Deserialize)]
+#[serde(untagged)]
+enum Written {
+    Whole(u64),
+    Number(f64),
+    Text(String),
+}
+
+impl std::fmt::Display for Written {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Whole(number) => write!(formatter, "{number}"),
+            Self::Number(number) => write!(formatter, "{number}"),
+            Self::Text(text) => formatter.write_str(text),
+        }
+    }
+}
+
 /// One request of a schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Planned {

@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::NotValid;
+use super::{NotValid, Written};
 use super::numeric::index;
 use super::span::Span;
 
@@ -21,7 +21,7 @@ use super::span::Span;
 /// | `ramp:2@0s,10@300s,1@600s` | straight lines between the points, constant before and after |
 /// | `sine:5..45@600s` | from 5 to 45 and back every 600 s, starting at the lowest; `sine:5..45@600s+0.25` starts a quarter later |
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[serde(try_from = "Written", into = "String")]
 pub struct Rate {
     text: String,
     curve: Curve,
@@ -256,11 +256,11 @@ impl fmt::Display for Rate {
     }
 }
 
-impl TryFrom<String> for Rate {
+impl TryFrom<Written> for Rate {
     type Error = NotValid;
 
-    fn try_from(text: String) -> Result<Self, NotValid> {
-        text.parse()
+    fn try_from(written: Written) -> Result<Self, NotValid> {
+        written.to_string().parse()
     }
 }
 

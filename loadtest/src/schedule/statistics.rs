@@ -14,8 +14,8 @@ pub struct Statistics {
     pub duration_seconds: f64,
     /// Requests per second over the whole.
     pub mean_rate: f64,
-    /// The busiest second over the mean.
-    pub peak_over_mean_1s: f64,
+    /// The busiest second over the mean; none when shorter than a second.
+    pub peak_over_mean_1s: Option<f64>,
     /// The busiest minute over the mean; none when shorter than a minute.
     pub peak_over_mean_60s: Option<f64>,
     /// Variance over mean of counts per second; 1 for Poisson.
@@ -49,14 +49,14 @@ impl Statistics {
         let mean_rate = if duration > 0.0 { requests.len() as f64 / duration } else { 0.0 };
         let peak = |window: f64| {
             let most = counts(instants(), window, duration).into_iter().max().unwrap_or(0);
-            if mean_rate > 0.0 { f64::from(most) / window / mean_rate } else { 0.0 }
+            (duration >= window && mean_rate > 0.0).then(|| f64::from(most) / window / mean_rate)
         };
         Self {
             requests: requests.len(),
             duration_seconds: duration,
             mean_rate,
             peak_over_mean_1s: peak(1.0),
-            peak_over_mean_60s: (duration >= 60.0).then(|| peak(60.0)),
+            peak_over_mean_60s: peak(60.0),
             dispersion_1s: dispersion(instants(), 1.0, duration),
             input_tokens: Lengths::of(requests.iter().map(|request| request.input_tokens).collect()),
             output_tokens: Lengths::of(requests.iter().map(|request| request.output_tokens).collect()),

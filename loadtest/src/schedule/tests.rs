@@ -37,7 +37,7 @@ fn the_same_seed_gives_the_same_schedule_bit_for_bit() {
     let first = schedule(MIXED);
     assert_eq!(first, schedule(MIXED));
     // Pinned: a change here changes what every published run offered.
-    assert_eq!(format!("{:016x}", first.digest()), "PIN");
+    assert_eq!(format!("{:016x}", first.digest()), "e55a51cc8d142614");
     let other = schedule(&MIXED.replace("seed = 42", "seed = 43"));
     assert_ne!(first.digest(), other.digest());
 }
@@ -116,7 +116,7 @@ fn the_azure_trace_is_replayed_as_published() {
     let statistics = Statistics::of(&schedule);
     assert_eq!(statistics.requests, 19_366);
     assert!((statistics.mean_rate - 5.53).abs() < 0.02, "{statistics:?}");
-    assert!((statistics.peak_over_mean_1s - 2.89).abs() < 0.05, "{statistics:?}");
+    assert!((statistics.peak_over_mean_1s.unwrap() - 2.89).abs() < 0.05, "{statistics:?}");
     assert!((statistics.dispersion_1s - 1.39).abs() < 0.05, "{statistics:?}");
     assert_eq!((statistics.input_tokens.p50, statistics.output_tokens.p50), (1020, 129));
     assert!((f64::from(statistics.input_tokens.p99) - 4142.0).abs() < 5.0);
@@ -150,6 +150,9 @@ fn a_scenario_survives_being_written_and_read() {
     let original = scenario(MIXED);
     let text = toml::to_string(&original).unwrap();
     assert_eq!(scenario(&text), original);
+    // Numbers may be written bare.
+    let bare = scenario("[[stream]]\nrate = 5\nduration = \"10s\"\ninput-tokens = 300\n");
+    assert_eq!(bare, scenario("[[stream]]\nrate = \"5\"\nduration = \"10s\"\ninput-tokens = \"300\"\n"));
 }
 
 #[test]

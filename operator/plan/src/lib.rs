@@ -14,6 +14,7 @@ pub mod hash;
 pub mod ids;
 pub mod observed;
 pub mod order;
+pub mod placement;
 pub mod pods;
 pub mod replica;
 pub mod rollout;

@@ -6,7 +6,7 @@ use kube::Client;
 use tracing::info;
 
 use super::GangBackend;
-use super::gated::Gated;
+use super::gated::{Gated, GatedArgs};
 use super::native::Native;
 
 /// The backend asked for.
@@ -44,9 +44,13 @@ const NEEDED: [&str; 3] = ["workloads", "podgroups", "compositepodgroups"];
 ///
 /// # Errors
 /// The server cannot be asked, or does not serve what was asked for.
-pub(crate) async fn choose(client: &Client, choice: Choice) -> Result<Arc<dyn GangBackend>, DiscoveryError> {
+pub(crate) async fn choose(
+    client: &Client,
+    choice: Choice,
+    gated: GatedArgs,
+) -> Result<Arc<dyn GangBackend>, DiscoveryError> {
     if choice == Choice::Gated {
-        return Ok(Arc::new(Gated));
+        return Ok(Arc::new(Gated::new(gated)));
     }
     let served = match client.list_api_group_resources(GROUP_VERSION).await {
         Ok(list) => list.resources.into_iter().map(|resource| resource.name).collect(),
@@ -57,7 +61,7 @@ pub(crate) async fn choose(client: &Client, choice: Choice) -> Result<Arc<dyn Ga
     let backend: Arc<dyn GangBackend> = match (missing, choice) {
         (None, _) => Arc::new(Native),
         (Some(missing), Choice::Native) => return Err(DiscoveryError::NotServed { missing }),
-        (Some(_), Choice::Auto | Choice::Gated) => Arc::new(Gated),
+        (Some(_), Choice::Auto | Choice::Gated) => Arc::new(Gated::new(gated)),
     };
     info!(backend = backend.name(), "gangs are placed");
     Ok(backend)

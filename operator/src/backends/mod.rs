@@ -29,6 +29,7 @@ use crate::apply::Writer;
 use crate::build::scope::Scope;
 use crate::index::key::{Kind, SetKey};
 use crate::index::{Index, Shelf};
+use crate::metrics::Metrics;
 use crate::validated::Validated;
 
 /// One set replica, as a backend sees it.
@@ -93,6 +94,10 @@ pub(crate) struct Companion {
     pub(crate) writer: Writer,
     /// Reads and watches of the backend's own.
     pub(crate) client: kube::Client,
+    /// Namespaces that the operator works in; empty means all.
+    pub(crate) namespaces: Arc<[String]>,
+    /// Counts.
+    pub(crate) metrics: Arc<Metrics>,
     /// Cancelled when it has to end.
     pub(crate) draining: CancellationToken,
 }

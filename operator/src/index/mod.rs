@@ -323,16 +323,28 @@ impl Index {
         let (set, replica) = (place.set.clone(), place.replica);
         inner.places.remove(&key);
         let record = inner.shelf(&set, replica).and_then(|shelf| shelf.take(kind, name));
-        if let Some(Record::Pod(pod)) = &record {
-            inner.forget_pod(&set, replica, pod);
+        match &record {
+            Some(Record::Pod(pod)) => inner.forget_pod(&set, replica, pod),
+            Some(Record::Clique(clique)) => inner.forget_clique(&set, replica, name, clique),
+            Some(_) | None => {}
         }
+        // A set that goes, or takes replicas away, waits for the last of their objects.
+        let is_awaited = replica.is_some_and(|replica| inner.is_leaving(&set, replica));
         inner.tidy(&set);
         drop(inner);
         self.queue.mark(&unit(set.clone(), replica));
-        // The set waits for its last objects to go, and for replicas it removes.
-        if replica.is_some() && matches!(kind, Kind::Pod | Kind::Clique) {
+        if is_awaited {
             self.queue.mark_after(&Unit::Set(set), GATHER);
         }
+    }
+
+    /// Looks again at the unit of an object, because something is known about it that the object does not tell.
+    pub(crate) fn look_again(&self, kind: Kind, namespace: &str, name: &str) {
+        let inner = self.inner.lock();
+        let place = inner.places.get(&(kind, Arc::from(namespace), Arc::from(name)));
+        let Some(unit) = place.map(|place| unit(place.set.clone(), place.replica)) else { return };
+        drop(inner);
+        self.queue.mark(&unit);
     }
 
     /// The server has accepted the deletion of these pods.
@@ -554,6 +566,23 @@ impl Inner {
         if let Some(entry) = self.sets.get_mut(set).and_then(|entry| entry.replicas.get_mut(&replica)) {
             *entry.attempts.entry((Arc::clone(owner), index)).or_default() += 1;
         }
+    }
+
+    fn forget_clique(&mut self, set: &SetKey, replica: Option<u32>, name: &str, clique: &CliqueRecord) {
+        let entry = self.sets.get_mut(set).zip(replica);
+        if let Some(entry) = entry.and_then(|(entry, replica)| entry.replicas.get_mut(&replica)) {
+            entry.attempts.retain(|(owner, _), _| *owner != clique.version.uid);
+            entry.endings.remove(name);
+        }
+    }
+
+    /// Whether the replica should not exist.
+    fn is_leaving(&self, set: &SetKey, replica: u32) -> bool {
+        let record = self.sets.get(set).and_then(|entry| entry.set.as_ref());
+        record.is_some_and(|record| {
+            record.object.metadata.deletion_timestamp.is_some()
+                || record.validated.as_ref().is_ok_and(|set| replica >= set.replicas)
+        })
     }
 
     /// Drops entries that nothing is filed under.

@@ -4,14 +4,11 @@
 //! allocated. Fields are read leniently: the server has validated them, and what cannot be read counts as absent rather
 //! than stopping the watch.
 
-use std::borrow::Cow;
-
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::core::v1::{Pod, Service, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use k8s_openapi::api::scheduling::v1alpha3::{CompositePodGroup, PodGroup, Workload};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, OwnerReference, Time};
-use kube::Resource;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
@@ -22,44 +19,46 @@ use coppice_operator_api::{PodClique, PodCliqueScalingGroup, PodGang};
 macro_rules! view {
     ($(#[$doc:meta])* $view:ident of $kind:ty { $($(#[$attribute:meta])* $field:ident: $type:ty),* $(,)? }) => {
         $(#[$doc])*
-        #[derive(Clone, Debug, Deserialize)]
+        #[derive(Clone, Debug, serde::Deserialize)]
         #[serde(rename_all = "camelCase")]
         pub(crate) struct $view {
-            #[serde(deserialize_with = "slim_metadata")]
-            pub(crate) metadata: ObjectMeta,
+            #[serde(deserialize_with = "crate::index::view::slim_metadata")]
+            pub(crate) metadata: k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta,
             $($(#[$attribute])* #[serde(default)] pub(crate) $field: $type,)*
         }
 
-        impl Resource for $view {
+        impl kube::Resource for $view {
             type DynamicType = ();
-            type Scope = <$kind as Resource>::Scope;
+            type Scope = <$kind as kube::Resource>::Scope;
 
-            fn kind(_: &()) -> Cow<'_, str> {
-                <$kind as Resource>::kind(&())
+            fn kind(_: &()) -> std::borrow::Cow<'_, str> {
+                <$kind as kube::Resource>::kind(&())
             }
 
-            fn group(_: &()) -> Cow<'_, str> {
-                <$kind as Resource>::group(&())
+            fn group(_: &()) -> std::borrow::Cow<'_, str> {
+                <$kind as kube::Resource>::group(&())
             }
 
-            fn version(_: &()) -> Cow<'_, str> {
-                <$kind as Resource>::version(&())
+            fn version(_: &()) -> std::borrow::Cow<'_, str> {
+                <$kind as kube::Resource>::version(&())
             }
 
-            fn plural(_: &()) -> Cow<'_, str> {
-                <$kind as Resource>::plural(&())
+            fn plural(_: &()) -> std::borrow::Cow<'_, str> {
+                <$kind as kube::Resource>::plural(&())
             }
 
-            fn meta(&self) -> &ObjectMeta {
+            fn meta(&self) -> &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
                 &self.metadata
             }
 
-            fn meta_mut(&mut self) -> &mut ObjectMeta {
+            fn meta_mut(&mut self) -> &mut k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
                 &mut self.metadata
             }
         }
     };
 }
+
+pub(crate) use view;
 
 /// A part of an object as text, to be read when it is needed.
 pub(crate) type Raw = Option<Box<RawValue>>;
@@ -243,7 +242,7 @@ struct SlimMetadata {
     uid: Option<String>,
 }
 
-fn slim_metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+pub(crate) fn slim_metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     let slim = SlimMetadata::deserialize(deserializer)?;
     Ok(ObjectMeta {
         annotations: slim.annotations,

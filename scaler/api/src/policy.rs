@@ -13,7 +13,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::quantity::{Decimal, Duration};
+use crate::quantity::{Decimal, Duration, share};
 use crate::rules::rule;
 use crate::signal::Signal;
 use crate::status::ScalingPolicyStatus;
@@ -516,7 +516,7 @@ pub struct Behavior {
 }
 
 /// Rules for one direction.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, KubeSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ScalingRules {
     /// Seconds over which earlier demands count: the smallest of them going up, the largest going down. Absent: 0 up, 300 down.
@@ -532,10 +532,7 @@ pub struct ScalingRules {
     pub policies: Option<Vec<ScalingRule>>,
     /// Share of the current units by which the demand must differ before anything moves; 0 to 1. Absent: 0 up, 0.1 down.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = rule(
-        "double(string(self)) <= 1.0",
-        "'tolerance ' + string(self) + ' is outside 0..1: write a share of the current units, such as \"0.1\"'",
-    ))]
+    #[schemars(schema_with = "share")]
     pub tolerance: Option<Decimal>,
 }
 

@@ -143,15 +143,35 @@ impl JsonSchema for Decimal {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "x-kubernetes-int-or-string": true,
-            "maxLength": 19,
-            "x-kubernetes-validations": [{
-                "rule": "string(self).matches('^[0-9]{1,12}([.][0-9]{1,6})?$')",
-                "messageExpression": "'value ' + string(self) + ' is not a decimal number of at least 0: write digits with at most six behind a point, such as 2500 or \"0.25\"'",
-            }],
-        })
+        decimal(r"^[0-9]{1,12}([.][0-9]{1,6})?$", 0, 999_999_999_999)
     }
+}
+
+/// A whole number or a decimal as text. Ranges are a pattern and bounds, not rules: the API server takes such a value to be as long as a whole request when
+/// it estimates what a rule costs.
+fn decimal(pattern: &str, minimum: i64, maximum: i64) -> Schema {
+    json_schema!({
+        "x-kubernetes-int-or-string": true,
+        "anyOf": [{"type": "integer"}, {"type": "string"}],
+        "pattern": pattern,
+        "minimum": minimum,
+        "maximum": maximum,
+    })
+}
+
+/// Schema of a decimal above 0.
+pub(crate) fn positive(_: &mut SchemaGenerator) -> Schema {
+    decimal(r"^([0-9]{0,11}[1-9][0-9]{0,11}([.][0-9]{1,6})?|[0-9]{1,12}[.][0-9]{0,5}[1-9][0-9]{0,5})$", 1, 999_999_999_999)
+}
+
+/// Schema of a decimal from 0 to 1.
+pub(crate) fn share(_: &mut SchemaGenerator) -> Schema {
+    decimal(r"^(0([.][0-9]{1,6})?|1([.]0{1,6})?)$", 0, 1)
+}
+
+/// Schema of a decimal above 0 and up to 1.
+pub(crate) fn positive_share(_: &mut SchemaGenerator) -> Schema {
+    decimal(r"^(0[.][0-9]{0,5}[1-9][0-9]{0,5}|1([.]0{1,6})?)$", 1, 1)
 }
 
 /// A length of time as Go and Kubernetes write it: `500us`, `1s`, `2m30s`.

@@ -9,7 +9,7 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::quantity::Decimal;
+use crate::quantity::{Decimal, positive, positive_share};
 use crate::rules::rule;
 
 /// What a role is sized by: exactly one of its fields is set.
@@ -95,37 +95,34 @@ pub struct Slo {}
 pub struct TokenThroughput {
     /// Prompt tokens a second that one unit works off. Above 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = positive("inputTokensPerSecond"))]
+    #[schemars(schema_with = "positive")]
     pub input_tokens_per_second: Option<Decimal>,
     /// Output tokens a second that one unit makes. Above 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = positive("outputTokensPerSecond"))]
+    #[schemars(schema_with = "positive")]
     pub output_tokens_per_second: Option<Decimal>,
 }
 
 /// Size by requests that wait: units = waiting ÷ what one unit may hold, rounded up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, KubeSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct QueueDepth {
     /// Requests that may wait for each unit. Above 0.
-    #[x_kube(validation = positive("waitingPerUnit"))]
+    #[schemars(schema_with = "positive")]
     pub waiting_per_unit: Decimal,
 }
 
 /// Size by KV-cache use: units = Σ use of the ready units ÷ target, rounded up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, KubeSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct KvCacheUsage {
     /// Share of the cache in use to aim at. Above 0, at most 1.
-    #[x_kube(validation = rule(
-        "double(string(self)) > 0.0 && double(string(self)) <= 1.0",
-        "'kvCacheUsage.target ' + string(self) + ' is outside 0..1: write the share of the cache to aim at, such as \"0.8\"'",
-    ))]
+    #[schemars(schema_with = "positive_share")]
     pub target: Decimal,
 }
 
 /// Size by a series of the role's engines or of the gateway: units = sum ÷ target, rounded up.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, KubeSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MetricSignal {
     /// Name of the series, as it is scraped; with `:rate` behind it, its increase per second over the window.
@@ -138,7 +135,7 @@ pub struct MetricSignal {
     #[serde(default)]
     pub from: MetricSource,
     /// What one unit may carry. Above 0.
-    #[x_kube(validation = positive("targetPerUnit"))]
+    #[schemars(schema_with = "positive")]
     pub target_per_unit: Decimal,
 }
 
@@ -150,11 +147,4 @@ pub enum MetricSource {
     Role,
     /// The endpoints where traffic is offered (`spec.traffic`).
     Traffic,
-}
-
-fn positive(field: &str) -> kube::core::Rule {
-    rule(
-        "double(string(self)) > 0.0",
-        &format!("'{field} ' + string(self) + ' is not above 0: write what one unit carries'"),
-    )
 }

@@ -415,12 +415,13 @@ impl Backlog<'_> {
 
     /// Units of prefill for the flow and what has piled up by then, without regard to waiting times.
     fn prefill(&self, slo: &SloSizing, stream: Stream, load: Forecast) -> f64 {
+        // A gateway counts what waits in engines, too.
         let held = self
             .history
             .offered
             .get(&Quantity::GatewayWaiting)
             .map_or(0.0, |reading| reading.value);
-        let queued = (self.reading(Quantity::Waiting) + held) * stream.input;
+        let queued = self.reading(Quantity::Waiting).max(held) * stream.input;
         let rate = slo.profile.prefill_rate(stream.input);
         let stock = self.carried(queued, load, |seconds, _| rate * self.units_after(seconds));
         let flow = stream.requests * stream.input;

@@ -22,6 +22,8 @@ const CHANGES: usize = 512;
 const LONGEST_PERIOD: Duration = Duration::from_secs(1_800);
 /// The longest window: three times the longest stabilization window, for removing sets.
 const LONGEST_WINDOW: Duration = Duration::from_secs(3 * 3_600);
+/// Weight of a new mean output length.
+const MEAN_WEIGHT: f64 = 0.2;
 /// Time over which the growth of a queue is measured.
 const GROWTH_WINDOW: Duration = Duration::from_secs(30);
 
@@ -78,13 +80,16 @@ impl History {
         let at = observation.at;
         let mut busy = false;
         if let Some(offered) = &observation.offered {
+            let mean = offered
+                .mean_output_tokens
+                .map(|mean| self.smoothed_output(mean));
             let values = [
                 (Quantity::OfferedRequests, offered.requests_per_second),
                 (
                     Quantity::OfferedInputTokens,
                     offered.input_tokens_per_second,
                 ),
-                (Quantity::MeanOutputTokens, offered.mean_output_tokens),
+                (Quantity::MeanOutputTokens, mean),
                 (Quantity::GatewayWaiting, offered.waiting),
             ];
             store(&mut self.offered, &values, at, true);
@@ -109,6 +114,14 @@ impl History {
             self.busy_at = at;
         }
         self.fill_bins(policy, observation);
+    }
+
+    /// Lengths vary more than rates: a new mean moves the known one by a fifth.
+    fn smoothed_output(&self, mean: f64) -> f64 {
+        let before = self.offered.get(&Quantity::MeanOutputTokens);
+        before.map_or(mean, |before| {
+            before.value + MEAN_WEIGHT * (mean - before.value)
+        })
     }
 
     fn fill_bins(&mut self, policy: &Policy, observation: &Observation) {

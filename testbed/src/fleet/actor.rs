@@ -158,7 +158,7 @@ impl Actor {
             Input::Woken => self.woken(conduct),
             Input::EngineListening if self.stage == Stage::Opening => self.become_ready(),
             Input::EngineDrained if self.stage == Stage::Draining => self.remove(),
-            Input::EngineFailed(error) if self.is_running() => {
+            Input::EngineFailed(error) if matches!(self.stage, Stage::Opening | Stage::Ready) => {
                 // Restarted as a kubelet restarts a crashing container: at once, then after 10, 20, 40 … 300 s.
                 let pause = match self.restarts {
                     0 => Duration::ZERO,

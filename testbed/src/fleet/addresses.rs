@@ -1,51 +1,53 @@
 //! Addresses of pods and nodes, from 127.64.0.0/10: accepted by the API server and really reachable on this machine.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::fs::{self, File};
 use std::io;
-use std::net::Ipv4Addr;
-use std::path::Path;
+use std::net::{Ipv4Addr, TcpListener};
 
-/// The addresses that one fleet gives out: one of the 64 blocks of 65,534 in 127.64.0.0/10, held by a file lock so that
-/// fleets of one user do not share any.
+/// The addresses that one fleet gives out: one of the 64 blocks of 65,533 in 127.64.0.0/10.
+///
+/// A socket that listens on the block's last address is the claim to it: no other fleet of this machine gets the block,
+/// and the kernel gives it back when this process ends, however it ends.
 #[derive(Debug)]
 pub(super) struct Addresses {
     block: u8,
     next: u16,
     free: VecDeque<Ipv4Addr>,
     taken: BTreeSet<Ipv4Addr>,
-    /// Dropping it, or the end of the process, gives the block back.
-    _lock: Option<File>,
+    _claim: Option<TcpListener>,
 }
 
 const FIRST_BLOCK: u8 = 64;
 const BLOCKS: u8 = 64;
+/// Any port would do, on an address that no pod gets.
+const CLAIM_PORT: u16 = 12764;
+/// The host part of the address that carries the claim.
+const CLAIM_HOST: u16 = 0xfffe;
 
 impl Addresses {
-    /// Takes the first block that no other fleet holds. `folder` has one lock file a block.
-    pub(super) fn claim(folder: &Path) -> io::Result<Self> {
-        fs::create_dir_all(folder)?;
+    /// Takes the first block that no other fleet holds.
+    pub(super) fn claim() -> io::Result<Self> {
         for block in FIRST_BLOCK..FIRST_BLOCK + BLOCKS {
-            let file = File::create(folder.join(format!("127.{block}.lock")))?;
-            if file.try_lock().is_ok() {
-                return Ok(Self::of_block(block, Some(file)));
+            match TcpListener::bind((address(block, CLAIM_HOST), CLAIM_PORT)) {
+                Ok(claim) => return Ok(Self::of_block(block, Some(claim))),
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+                Err(error) => return Err(error),
             }
         }
-        Err(io::Error::new(io::ErrorKind::AddrInUse, format!("all {BLOCKS} blocks of 127.64.0.0/10 are in use by fleets")))
+        Err(io::Error::new(io::ErrorKind::AddrInUse, format!("fleets use all {BLOCKS} blocks of 127.64.0.0/10")))
     }
 
-    fn of_block(block: u8, lock: Option<File>) -> Self {
-        Self { block, next: 0, free: VecDeque::new(), taken: BTreeSet::new(), _lock: lock }
+    fn of_block(block: u8, claim: Option<TcpListener>) -> Self {
+        Self { block, next: 0, free: VecDeque::new(), taken: BTreeSet::new(), _claim: claim }
     }
 
     /// An address that nobody has. Addresses come back into use as late as possible.
     pub(super) fn take(&mut self) -> Option<Ipv4Addr> {
         let address = loop {
-            // 0 and 65535 are left out: they look like network and broadcast addresses.
-            if self.next < u16::MAX - 1 {
+            // 0 and 65535 are left out, too: they look like network and broadcast addresses.
+            if self.next < CLAIM_HOST - 1 {
                 self.next += 1;
-                let [high, low] = self.next.to_be_bytes();
-                let address = Ipv4Addr::new(127, self.block, high, low);
+                let address = address(self.block, self.next);
                 if !self.taken.contains(&address) {
                     break address;
                 }
@@ -70,6 +72,11 @@ impl Addresses {
     }
 }
 
+fn address(block: u8, host: u16) -> Ipv4Addr {
+    let [high, low] = host.to_be_bytes();
+    Ipv4Addr::new(127, block, high, low)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -82,7 +89,7 @@ mod tests {
         assert_eq!(first, Ipv4Addr::new(127, 70, 0, 1));
         assert_eq!(addresses.take().unwrap(), Ipv4Addr::new(127, 70, 0, 3), "0.2 is kept by a pod");
         addresses.release(first);
-        for _ in 4..65535 {
+        for _ in 4..CLAIM_HOST {
             assert_ne!(addresses.take().unwrap(), first);
         }
         assert_eq!(addresses.take(), Some(first));
@@ -91,12 +98,8 @@ mod tests {
 
     #[test]
     fn two_fleets_hold_different_blocks() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut one = Addresses::claim(folder.path()).unwrap();
-        let mut two = Addresses::claim(folder.path()).unwrap();
+        let mut one = Addresses::claim().unwrap();
+        let mut two = Addresses::claim().unwrap();
         assert_ne!(one.take(), two.take());
-        let block = one.block;
-        drop(one);
-        assert_eq!(Addresses::claim(folder.path()).unwrap().block, block);
     }
 }

@@ -3,6 +3,7 @@
 //! We speak JSON lines with it over its standard input and output. It ends when we close its input, so it never outlives
 //! this process. It is started with the first engine, and again when it ended.
 
+use std::collections::HashSet;
 use std::env;
 use std::net::SocketAddrV4;
 use std::path::PathBuf;
@@ -54,6 +55,9 @@ pub(super) struct Engines {
     program: Option<PathBuf>,
     child: Option<Running>,
     events: mpsc::UnboundedSender<EngineEvent>,
+    /// Engines that were started and did not end yet, as far as we were told.
+    open: HashSet<String>,
+    /// All metrics stand still.
     frozen: bool,
 }
 
@@ -67,7 +71,7 @@ impl Engines {
     /// No process is started yet. Events come out of the second value.
     pub(super) fn new(program: Option<PathBuf>) -> (Self, mpsc::UnboundedReceiver<EngineEvent>) {
         let (events, receiver) = mpsc::unbounded_channel();
-        (Self { program, child: None, events, frozen: false }, receiver)
+        (Self { program, child: None, events, open: HashSet::new(), frozen: false }, receiver)
     }
 
     /// Serves an engine at `address`. Failing is an event, too.
@@ -75,23 +79,45 @@ impl Engines {
         if self.child.is_none()
             && let Err(error) = self.spawn()
         {
+            self.open.insert(id.to_owned());
             self.emit(EngineEvent::Failed { id: id.to_owned(), error });
             return;
         }
+        self.open.insert(id.to_owned());
         self.send(json!({"op": "start", "id": id, "address": address.to_string(), "args": arguments}));
-        if self.frozen {
-            self.send(json!({"op": "freezeMetrics", "id": id, "frozen": true}));
-        }
+    }
+
+    /// Whether the engine was started and did not end.
+    pub(super) fn is_open(&self, id: &str) -> bool {
+        self.open.contains(id)
     }
 
     /// Lets an engine finish its requests, within `grace`.
     pub(super) fn drain(&mut self, id: &str, grace: Duration) {
-        self.send(json!({"op": "drain", "id": id, "graceSeconds": grace.as_secs_f64()}));
+        if self.is_open(id) {
+            self.send(json!({"op": "drain", "id": id, "graceSeconds": grace.as_secs_f64()}));
+        }
     }
 
-    /// Ends an engine at once.
+    /// Ends an engine at once, if it did not end yet.
     pub(super) fn stop(&mut self, id: &str) {
-        self.send(json!({"op": "stop", "id": id}));
+        if self.open.remove(id) {
+            self.send(json!({"op": "stop", "id": id}));
+        }
+    }
+
+    /// Takes note of what an event says. Whether it is about an engine that is open: one that was stopped in the
+    /// meantime has nothing to tell any more.
+    pub(super) fn note(&mut self, event: &EngineEvent) -> bool {
+        match event {
+            EngineEvent::Listening { id } => self.open.contains(id),
+            EngineEvent::Drained { id } | EngineEvent::Failed { id, .. } => self.open.remove(id),
+            EngineEvent::AllEnded(_) => {
+                self.open.clear();
+                self.child = None;
+                true
+            }
+        }
     }
 
     /// Lets the metrics of one engine, or of all present and future ones, stand still, or move again.
@@ -100,11 +126,6 @@ impl Engines {
             self.frozen = frozen;
         }
         self.send(json!({"op": "freezeMetrics", "id": id, "frozen": frozen}));
-    }
-
-    /// Forgets a child that ended; the next engine starts another.
-    pub(super) fn forget(&mut self) {
-        self.child = None;
     }
 
     /// Closes the child's input and waits for its end.
@@ -164,6 +185,9 @@ impl Engines {
             drop(events.send(EngineEvent::AllEnded("the engine process ended".to_owned())));
         });
         self.child = Some(Running { child, requests });
+        if self.frozen {
+            self.send(json!({"op": "freezeMetrics", "id": null, "frozen": true}));
+        }
         Ok(())
     }
 
@@ -192,7 +216,7 @@ mod tests {
         tokio::time::timeout(Duration::from_secs(10), events.recv()).await.unwrap().unwrap()
     }
 
-    /// A stand-in that answers every start by `listening` with the address as its id, and ends at "stop".
+    /// A stand-in that answers every start by `listening` for a/b, and ends at "stop".
     fn stand_in(folder: &std::path::Path) -> PathBuf {
         let program = folder.join("engine");
         let script = "#!/bin/sh\n[ \"$1 $2\" = 'engine --hosted' ] || exit 1\nwhile read -r line; do case $line in\n\
@@ -210,13 +234,20 @@ mod tests {
         let (mut engines, mut events) = Engines::new(Some(stand_in(folder.path())));
         let address = "127.64.0.1:8000".parse().unwrap();
         let id = || "a/b".to_owned();
+        engines.stop("a/b");
+        engines.start("a/b", address, &[]);
+        assert_eq!(next(&mut events).await, EngineEvent::Listening { id: id() }, "nothing was stopped");
+        engines.drain("a/b", Duration::from_secs(1));
+        let drained = next(&mut events).await;
+        assert_eq!(drained, EngineEvent::Drained { id: id() });
+        assert!(engines.note(&drained) && !engines.note(&drained) && !engines.is_open("a/b"));
+
         engines.start("a/b", address, &[]);
         assert_eq!(next(&mut events).await, EngineEvent::Listening { id: id() });
-        engines.drain("a/b", Duration::from_secs(1));
-        assert_eq!(next(&mut events).await, EngineEvent::Drained { id: id() });
         engines.stop("a/b");
-        assert!(matches!(next(&mut events).await, EngineEvent::AllEnded(_)));
-        engines.forget();
+        let ended = next(&mut events).await;
+        assert!(matches!(ended, EngineEvent::AllEnded(_)));
+        engines.note(&ended);
         engines.start("a/b", address, &[]);
         assert_eq!(next(&mut events).await, EngineEvent::Listening { id: id() });
         engines.end().await;

@@ -43,7 +43,6 @@ pub use self::heartbeat::RegisterError;
 pub use self::script::{SHUTDOWN, STARTUP};
 pub use self::settings::{FleetSettings, NodeShape, Startup, Topology, lease_period};
 use crate::cluster::Cluster;
-use crate::home;
 use crate::wait::{self, WaitError};
 
 /// A fleet could not start.
@@ -103,8 +102,7 @@ impl Fleet {
     ///
     /// See [`FleetError`].
     pub async fn start_on(config: Config, settings: FleetSettings) -> Result<Self, FleetError> {
-        let addresses =
-            Addresses::claim(&home::default_root().join("addresses")).map_err(FleetError::Addresses)?;
+        let addresses = Addresses::claim().map_err(FleetError::Addresses)?;
         let (commands, receiver) = mpsc::unbounded_channel();
         let (farewell, farewell_receiver) = oneshot::channel();
         let (ready, is_ready) = oneshot::channel();

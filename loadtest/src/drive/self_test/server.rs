@@ -6,16 +6,15 @@
 //! event loop.
 
 use std::collections::VecDeque;
-use std::io::{self, ErrorKind, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::io::{self, ErrorKind};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use tokio::io::AsyncReadExt;
-use tokio::net::tcp::OwnedReadHalf;
+use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
 use super::Truth;
@@ -125,7 +124,7 @@ async fn accept(listener: tokio::net::TcpListener, queue: Arc<Queue>, truth: Tru
         match listener.accept().await {
             Ok((stream, _)) => {
                 drop(stream.set_nodelay(true));
-                tokio::spawn(serve(stream, queue.clone(), truth));
+                tokio::spawn(serve(Arc::new(stream), queue.clone(), truth));
             }
             // Out of descriptors: let some connections end.
             Err(_) => tokio::task::yield_now().await,
@@ -133,12 +132,10 @@ async fn accept(listener: tokio::net::TcpListener, queue: Arc<Queue>, truth: Tru
     }
 }
 
-/// Reads requests of one connection; the answers are written by the other thread through a second handle of the socket.
-async fn serve(stream: tokio::net::TcpStream, queue: Arc<Queue>, truth: Truth) {
-    let Ok(connection) = duplicate(&stream) else { return };
-    let (mut reader, _writer) = stream.into_split();
+/// Reads requests of one connection; the answers are written by the other thread.
+async fn serve(connection: Arc<TcpStream>, queue: Arc<Queue>, truth: Truth) {
     let mut buffer = Vec::with_capacity(4096);
-    while let Ok(Some(request)) = read_request(&mut reader, &mut buffer).await {
+    while let Ok(Some(request)) = read_request(&connection, &mut buffer).await {
         let answer = Answer {
             due: request.arrived + truth.ttft,
             connection: connection.clone(),
@@ -151,12 +148,6 @@ async fn serve(stream: tokio::net::TcpStream, queue: Arc<Queue>, truth: Truth) {
     }
 }
 
-fn duplicate(stream: &tokio::net::TcpStream) -> io::Result<Arc<TcpStream>> {
-    use std::os::fd::AsFd;
-    let descriptor = stream.as_fd().try_clone_to_owned()?;
-    Ok(Arc::new(TcpStream::from(descriptor)))
-}
-
 struct Request {
     arrived: Instant,
     input_tokens: u32,
@@ -164,10 +155,10 @@ struct Request {
 }
 
 /// Reads one request; none when the client closed the connection.
-async fn read_request(reader: &mut OwnedReadHalf, buffer: &mut Vec<u8>) -> io::Result<Option<Request>> {
+async fn read_request(connection: &TcpStream, buffer: &mut Vec<u8>) -> io::Result<Option<Request>> {
     buffer.clear();
     loop {
-        if reader.read_buf(buffer).await? == 0 {
+        if read_some(connection, buffer).await? == 0 {
             return Ok(None);
         }
         let arrived = Instant::now();
@@ -184,10 +175,10 @@ async fn read_request(reader: &mut OwnedReadHalf, buffer: &mut Vec<u8>) -> io::R
         if end > REQUEST_LIMIT {
             return Err(ErrorKind::InvalidData.into());
         }
-        buffer.reserve(end.saturating_sub(buffer.len()));
+        buffer.reserve(end.saturating_sub(buffer.len()).max(1));
         let mut arrived = arrived;
         while buffer.len() < end {
-            if reader.read_buf(buffer).await? == 0 {
+            if read_some(connection, buffer).await? == 0 {
                 return Ok(None);
             }
             arrived = Instant::now();
@@ -200,6 +191,17 @@ async fn read_request(reader: &mut OwnedReadHalf, buffer: &mut Vec<u8>) -> io::R
             input_tokens,
             output_tokens: number_after(tail, "\"max_tokens\":").unwrap_or(1),
         }));
+    }
+}
+
+/// Appends what has arrived; 0 bytes mean that the client closed.
+async fn read_some(connection: &TcpStream, buffer: &mut Vec<u8>) -> io::Result<usize> {
+    loop {
+        connection.readable().await?;
+        match connection.try_read_buf(buffer) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            read => return read,
+        }
     }
 }
 
@@ -236,7 +238,7 @@ fn write_tokens(queue: &Queue, truth: Truth, stopped: &AtomicBool) {
             frames.fill(&mut out, &answer);
             answer.written += 1;
             // A client that does not read or is gone gets nothing more.
-            if (&*answer.connection).write_all(&out).is_ok() && answer.written < answer.total {
+            if matches!(answer.connection.try_write(&out), Ok(count) if count == out.len()) && answer.written < answer.total {
                 answer.due += truth.itl;
                 later.push_back(answer);
             }

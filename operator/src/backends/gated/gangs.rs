@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use coppice_operator_api::PodGangPhase;
+use coppice_operator_api::names::SCHEDULING_GATE;
 use coppice_operator_plan::placement::{Gang, Group, PodNeeds, Topology, Waiting};
 use jiff::{SignedDuration, Timestamp};
 
@@ -42,7 +43,15 @@ impl Ledger {
             if open.is_empty() {
                 continue;
             }
-            if let Some(why) = self.hold(key, record, &open) {
+            // Others let their pods go first: room that is held for a pod which may not start yet is lost to everybody.
+            let (free, theirs): (Vec<_>, Vec<_>) = open.iter().copied().partition(|(_, pod)| foreign_gate(pod).is_none());
+            let groups = self.groups(key, record, &free);
+            let is_complete = groups.iter().all(|group| group.pods.len() as u64 >= u64::from(group.floor));
+            let why = self.hold(key, record, &open).or_else(|| {
+                let (name, pod) = theirs.first().filter(|_| !is_complete || free.is_empty())?;
+                Some(format!("waits for the scheduling gate {} of pod {}", foreign_gate(pod)?, name.1))
+            });
+            if let Some(why) = why {
                 queue.held.push((key.clone(), why));
                 continue;
             }
@@ -50,7 +59,7 @@ impl Ledger {
             queue.waiting.push(Waiting {
                 gang: Gang {
                     name: format!("{}/{}", key.0, key.1),
-                    groups: self.groups(key, record, &open),
+                    groups,
                     topology: self.topology(key, record),
                     avoid: refused,
                 },
@@ -96,7 +105,7 @@ impl Ledger {
             }
         }
         let groups = &record.spec.groups;
-        groups.iter().all(|group| bound.get(&*group.name).copied().unwrap_or(0) >= group.min_replicas)
+        groups.iter().all(|group| bound.get(&*group.name).copied().unwrap_or(0) >= group.floor())
     }
 
     /// The gang's open pods for the planner, with what is still missing of each minimum.
@@ -108,7 +117,7 @@ impl Ledger {
                 .member_pods(key)
                 .filter(|(pod, record)| is_of(record) && record.is_active() && self.node_of(pod, record).is_some());
             let placed = u32::try_from(placed.count()).unwrap_or(u32::MAX);
-            let mut missing = of.min_replicas.saturating_sub(placed);
+            let mut missing = of.floor().saturating_sub(placed);
             let mut pods: Vec<&(&Key, &PodRecord)> = open.iter().filter(|(_, pod)| is_of(pod)).collect();
             pods.sort_by_key(|(name, pod)| (pod.member.as_ref().map_or(u32::MAX, |member| member.index), *name));
             let first = groups.len();
@@ -147,16 +156,30 @@ impl Ledger {
         Some(Topology { key: label.clone(), within: within.map(str::to_owned), required })
     }
 
+    /// Pods of the gang are about to be let go: the first, or some more.
+    pub(super) fn begin(&mut self, gang: &Key) {
+        if !self.has_placed_pods(gang)
+            && let Some(record) = self.gangs.get_mut(gang)
+        {
+            record.is_coming_together = true;
+        }
+    }
+
     /// Remembers which gangs have been whole.
     pub(super) fn note_whole(&mut self) {
         let keys: Vec<Key> = self.gangs.keys().cloned().collect();
         for key in keys {
             let is_whole = self.is_floor_bound(&key);
-            let is_empty = self.member_pods(&key).all(|(pod, record)| self.node_of(pod, record).is_none());
+            let has_pods = self.has_placed_pods(&key);
             if let Some(record) = self.gangs.get_mut(&key) {
-                record.was_whole = is_whole || record.was_whole && !is_empty;
+                record.was_whole = is_whole || record.was_whole && has_pods;
+                record.is_coming_together &= !is_whole && has_pods;
             }
         }
+    }
+
+    fn has_placed_pods(&self, gang: &Key) -> bool {
+        self.member_pods(gang).any(|(key, pod)| pod.is_active() && self.node_of(key, pod).is_some())
     }
 
     /// Placements that have not come about within `limit`, and when the next one is due.
@@ -168,9 +191,11 @@ impl Ledger {
         for (key, record) in &self.gangs {
             let placed: Vec<(&Key, &PodRecord)> =
                 self.member_pods(key).filter(|(_, pod)| pod.is_active() && pod.pin.is_some()).collect();
-            let ran = record.was_whole
-                || matches!(record.phase, PodGangPhase::Starting | PodGangPhase::Running)
-                || placed.iter().any(|(_, pod)| pod.is_ready);
+            // Of gangs that an earlier leader placed, what runs tells that they were whole once.
+            let ran = !record.is_coming_together
+                && (record.was_whole
+                    || matches!(record.phase, PodGangPhase::Starting | PodGangPhase::Running)
+                    || placed.iter().any(|(_, pod)| pod.is_ready));
             let is_bound = self.is_floor_bound(key);
             // In a gang that never came together, a bound pod waits for the others just as an unbound one does.
             let is_pending = |pod: &PodRecord| pod.node.is_none() || !ran && !is_bound;
@@ -206,6 +231,11 @@ impl Ledger {
         }
         (releases, next)
     }
+}
+
+/// A gate that is not the operator's.
+fn foreign_gate(pod: &PodRecord) -> Option<&str> {
+    pod.gate.as_ref()?.gates.iter().map(|gate| &**gate).find(|gate| *gate != SCHEDULING_GATE)
 }
 
 fn group(name: String, needs: PodNeeds) -> Group {

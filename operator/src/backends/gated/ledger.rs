@@ -14,7 +14,6 @@ use coppice_operator_plan::placement::{Node, NodeShape, PodNeeds, Resources, Sna
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::NodeSelector;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::Resource;
 
 use super::lift::{PLACED_AT, pinned_node};
 use super::needs::{amounts, pod_needs, requests, taint};
@@ -115,6 +114,8 @@ pub(super) struct GangRecord {
     pub(super) phase: PodGangPhase,
     /// Its floor was seen bound.
     pub(super) was_whole: bool,
+    /// This process let its first pods go, and has not seen the floor bound since.
+    pub(super) is_coming_together: bool,
 }
 
 impl PodRecord {
@@ -250,12 +251,14 @@ impl Ledger {
         if before.is_some_and(|before| before.resource > resource) {
             return false;
         }
+        let GangView { metadata, spec, status } = view;
         let record = GangRecord {
             resource,
-            spec: view.spec,
-            created: view.meta().creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
-            phase: view.status.phase,
+            spec,
+            created: metadata.creation_timestamp.map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+            phase: status.phase,
             was_whole: before.is_some_and(|before| before.was_whole),
+            is_coming_together: before.is_some_and(|before| before.is_coming_together),
         };
         let is_news = before.is_none_or(|before| {
             before.created != record.created || before.phase != record.phase || before.spec.groups != record.spec.groups
@@ -269,9 +272,9 @@ impl Ledger {
         self.gangs.remove(key).is_some()
     }
 
-    /// Forgets gangs that a complete list does not have.
-    pub(super) fn keep_gangs(&mut self, seen: &BTreeSet<Key>) {
-        self.gangs.retain(|key, _| seen.contains(key));
+    /// Forgets gangs of a namespace, or of all, that a complete list of it does not have.
+    pub(super) fn keep_gangs(&mut self, namespace: Option<&str>, seen: &BTreeSet<Key>) {
+        self.gangs.retain(|key, _| namespace.is_some_and(|namespace| *key.0 != *namespace) || seen.contains(key));
     }
 
     /// Gives a pod the room it was planned for, before it is patched.
@@ -289,6 +292,13 @@ impl Ledger {
         if let Some(record) = self.take_pod(pod) {
             self.in_flight.remove(pod);
             self.enter_pod(pod.clone(), record);
+        }
+    }
+
+    /// The deletion of a pod was asked for, or was refused.
+    pub(super) fn expect_end(&mut self, pod: &Key, uid: &str, is_terminating: bool) {
+        if let Some(record) = self.pods.get_mut(pod).filter(|record| &*record.uid == uid) {
+            record.is_terminating = is_terminating;
         }
     }
 

@@ -119,13 +119,20 @@ pub(crate) struct GangSpecView {
 }
 
 /// What is read of a group of a gang.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub(crate) struct PodGroupView {
     pub(super) name: Box<str>,
-    pub(super) min_replicas: u32,
-    #[serde(default)]
+    /// The schema sets no bound; less than 0 is 0.
+    min_replicas: i64,
     pub(super) topology_constraint: Option<SchedTopologyConstraint>,
+}
+
+impl PodGroupView {
+    /// Pods that have to be placed together.
+    pub(super) fn floor(&self) -> u32 {
+        u32::try_from(self.min_replicas.max(0)).unwrap_or(u32::MAX)
+    }
 }
 
 /// What is read of a constraint over several groups.

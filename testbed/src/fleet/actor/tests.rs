@@ -168,3 +168,74 @@ fn an_ended_pod_on_a_dead_node_is_not_removed_behind_the_sites_back() {
     assert_eq!(actor.step(Input::Deleted { grace: SECOND }, unfenced), []);
     assert_eq!(actor.step(Input::NodeBack, unfenced), [Effect::Delete]);
 }
+
+mod properties {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn input() -> impl Strategy<Value = Input> {
+        prop_oneof![
+            Just(Input::GateOpen),
+            Just(Input::Woken),
+            Just(Input::EngineListening),
+            Just(Input::EngineDrained),
+            Just(Input::EngineFailed("x".to_owned())),
+            (0u64..3).prop_map(|seconds| Input::Deleted { grace: Duration::from_secs(seconds) }),
+            (0i32..2, any::<bool>()).prop_map(|(exit_code, stay_down)| Input::Crash { exit_code, stay_down }),
+            Just(Input::Recover),
+            Just(Input::NodeDied),
+            Just(Input::NodeBack),
+        ]
+    }
+
+    fn any_script() -> impl Strategy<Value = Script> {
+        let restart = prop_oneof![Just(Restart::Always), Just(Restart::OnFailure), Just(Restart::Never)];
+        (any::<bool>(), restart, 0u64..3).prop_map(|(has_engine, restart, shutdown)| Script {
+            restart,
+            shutdown: Duration::from_secs(shutdown),
+            ..if has_engine { with_engine() } else { script() }
+        })
+    }
+
+    proptest! {
+        /// Whatever happens in whatever order: a pod is removed once and is silent afterwards, a dead node writes
+        /// nothing, and a pod with an engine is ready only while that engine is open.
+        #[test]
+        fn a_pod_keeps_its_promises(
+            script in any_script(),
+            gate_open in any::<bool>(),
+            startup in 0u64..2,
+            fenced in any::<bool>(),
+            inputs in prop::collection::vec(input(), 0..40),
+        ) {
+            let conduct = Conduct { fenced, ..conduct(Duration::from_secs(startup)) };
+            let has_engine = script.engine.is_some();
+            let (mut actor, first) = Actor::arrive(script, gate_open, conduct);
+            let mut is_open = first.contains(&Effect::StartEngine);
+            let (mut is_cut_off, mut removals) = (false, 0);
+            let mut steps = vec![];
+            for input in inputs {
+                let was_removed = actor.stage == Stage::Removed;
+                let effects = actor.step(input.clone(), conduct);
+                prop_assert!(!was_removed || effects.is_empty(), "{effects:?} after the removal");
+                match input {
+                    Input::NodeDied => is_cut_off = true,
+                    Input::NodeBack => is_cut_off = false,
+                    _ => {}
+                }
+                steps.push((input, effects.clone()));
+                for effect in effects {
+                    match effect {
+                        Effect::StartEngine => is_open = true,
+                        Effect::StopEngine => is_open = false,
+                        Effect::Delete => removals += 1,
+                        Effect::Publish => prop_assert!(!is_cut_off, "a dead node writes: {steps:?}"),
+                        Effect::Wake(_) | Effect::DrainEngine { .. } => {}
+                    }
+                }
+                prop_assert!(!(has_engine && actor.stage == Stage::Ready) || is_open, "ready without engine: {steps:?}");
+            }
+            prop_assert!(removals <= 1);
+        }
+    }
+}

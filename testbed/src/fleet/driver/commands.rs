@@ -57,12 +57,15 @@ impl Driver {
     fn freeze_metrics(&mut self, id: Option<&str>, frozen: bool) -> Result<(), CommandError> {
         if let Some(id) = id {
             let uid = self.uid_of(id)?;
-            if self.pods.get(&uid).is_none_or(|pod| pod.actor.script.engine.is_none()) {
+            if let Some(pod) = self.pods.get(&uid)
+                && !self.engines.is_open(id)
+            {
+                let kind = if pod.actor.script.engine.is_some() { "an engine" } else { "no engine" };
                 return Err(CommandError::NotNow {
                     subject: id.to_owned(),
-                    state: "no simulated engine".to_owned(),
+                    state: format!("{kind}, {}", stage_name(pod.actor.stage)),
                     what: "freeze-metrics",
-                    needs: "one",
+                    needs: "a simulated engine that runs",
                 });
             }
         }

@@ -81,6 +81,9 @@ impl Driver {
         let namespace = pod.namespace().unwrap_or_default();
         let name = pod.name_any();
         let id = format!("{namespace}/{name}");
+        if let Some(predecessor) = self.by_id.get(&id).cloned() {
+            self.forget(&predecessor);
+        }
         let script = Script::read(pod);
         for complaint in &script.complaints {
             warn!(pod = %id, complaint, "the pod is played without it");
@@ -146,12 +149,11 @@ impl Driver {
     fn forget(&mut self, uid: &str) {
         let Some(entry) = self.pods.remove(uid) else { return };
         self.gate.leave(uid);
-        if entry.actor.script.engine.is_some() && entry.actor.stage != Stage::Removed {
-            self.engines.stop(&entry.id);
-        }
         self.addresses.release(entry.address);
+        // A successor of the same name may be here already.
         if self.by_id.get(&entry.id).is_some_and(|known| known == uid) {
             self.by_id.remove(&entry.id);
+            self.engines.stop(&entry.id);
         }
         if let Some(pods) = self.by_node.get_mut(&entry.node) {
             pods.remove(uid);
@@ -175,6 +177,10 @@ impl Driver {
     }
 
     pub(super) fn hear(&mut self, event: EngineEvent) {
+        if !self.engines.note(&event) {
+            debug!(?event, "an engine that was stopped says something");
+            return;
+        }
         let (id, input) = match event {
             EngineEvent::Listening { id } => (id, Input::EngineListening),
             EngineEvent::Drained { id } => (id, Input::EngineDrained),
@@ -184,7 +190,6 @@ impl Driver {
             }
             EngineEvent::AllEnded(error) => {
                 warn!(error, "all engines failed");
-                self.engines.forget();
                 let engines: Vec<_> = self
                     .pods
                     .iter()

@@ -1,0 +1,13 @@
+//! The operator against a real control plane: etcd, kube-apiserver, kube-controller-manager and kube-scheduler, with a
+//! fleet of make-believe nodes. One control plane for the binary, a namespace and an operator process for each test.
+
+#![expect(clippy::unwrap_used, reason = "a test stops where it cannot go on")]
+
+mod contention;
+mod gangs;
+mod gated;
+mod lifecycle;
+mod order;
+mod rollout;
+mod steady;
+mod support;

@@ -1,0 +1,397 @@
+//! An operator process on the shared control plane, and a look at what it made.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use coppice_operator_api::{PodClique, PodCliqueScalingGroup, PodCliqueSet, PodGang, crd, labels};
+use coppice_testbed::fleet::{Fleet, FleetSettings};
+use coppice_testbed::{Cluster, Profile, shared, wait};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::{Api, Client, ResourceExt};
+use serde_json::json;
+use tokio::sync::OnceCell;
+
+/// Long enough for a busy machine.
+pub(crate) const LIMIT: Duration = Duration::from_secs(120);
+/// How long something must stay as it is to count as settled.
+pub(crate) const QUIET: Duration = Duration::from_secs(3);
+
+/// A cluster with the definitions, shared by the tests of a binary.
+pub(crate) async fn cluster(profile: Profile) -> Result<&'static Cluster> {
+    static READY: OnceCell<()> = OnceCell::const_new();
+    let cluster = shared(profile).await?;
+    READY.get_or_try_init(|| install(cluster)).await?;
+    Ok(cluster)
+}
+
+async fn install(cluster: &Cluster) -> Result<()> {
+    let api: Api<CustomResourceDefinition> = Api::all(cluster.client());
+    for definition in crd::crds() {
+        let parameters = PatchParams::apply("tests").force();
+        api.patch(&definition.name_any(), &parameters, &Patch::Apply(&definition)).await?;
+    }
+    let sets: Api<PodCliqueSet> = Api::all(cluster.client());
+    let gangs: Api<PodGang> = Api::all(cluster.client());
+    wait::until(LIMIT, "the definitions to be served", || async {
+        sets.list(&ListParams::default()).await?;
+        gangs.list(&ListParams::default()).await?;
+        anyhow::Ok(())
+    })
+    .await?;
+    Ok(())
+}
+
+/// Gives `user` what the operator's own manifests give its service account in one namespace.
+async fn grant(client: &Client, namespace: &str, user: &str) -> Result<()> {
+    let printed = Command::new(env!("CARGO_BIN_EXE_coppice-operator"))
+        .args(["manifests", "--namespace", namespace])
+        .output()
+        .context("cannot print manifests")?;
+    ensure!(printed.status.success(), "{}", String::from_utf8_lossy(&printed.stderr));
+    let subject = json!([{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": user}]);
+    let mut wanted = Vec::new();
+    for document in String::from_utf8(printed.stdout)?.split("---\n") {
+        let mut object: serde_json::Value = serde_saphyr::from_str(document).context("a manifest")?;
+        let kind = object["kind"].as_str().unwrap_or_default().to_owned();
+        let lease = object["metadata"]["name"] == "coppice-operator-lease";
+        if !matches!(kind.as_str(), "ClusterRole" | "ClusterRoleBinding" | "Role" | "RoleBinding") || lease {
+            continue;
+        }
+        if kind.starts_with("Cluster") {
+            object["metadata"]["name"] = json!(user);
+        }
+        if kind.ends_with("Binding") {
+            object["subjects"] = subject.clone();
+            if kind == "ClusterRoleBinding" {
+                object["roleRef"]["name"] = json!(user);
+            }
+        }
+        wanted.push(serde_json::to_string(&object)?);
+    }
+    ensure!(wanted.len() == 4, "a role and a binding for the cluster and for the namespace: {wanted:?}");
+    coppice_testbed::apply(client, &wanted.join("\n---\n"), namespace).await?;
+    Ok(())
+}
+
+/// One namespace with an operator of its own and nodes of its own.
+pub(crate) struct World {
+    pub(crate) cluster: &'static Cluster,
+    pub(crate) namespace: String,
+    pub(crate) client: Client,
+    operator: Option<Child>,
+    pub(crate) admin: String,
+    arguments: Vec<String>,
+    kubeconfig: PathBuf,
+}
+
+impl World {
+    /// A namespace and an operator for it, with the rights that `coppice-operator manifests` gives and no others. In the
+    /// audit log it is the user `operator-<namespace>`.
+    pub(crate) async fn new(profile: Profile, name: &str, arguments: &[&str]) -> Result<Self> {
+        let cluster = cluster(profile).await?;
+        let namespace = cluster.namespace(name).await?;
+        let identity = coppice_testbed::Identity { user: format!("operator-{namespace}"), groups: Vec::new() };
+        grant(&cluster.client(), &namespace, &identity.user).await?;
+        let kubeconfig = cluster.kubeconfig_as(&identity)?;
+        let mut world = Self {
+            client: cluster.client(),
+            cluster,
+            namespace,
+            operator: None,
+            admin: String::new(),
+            arguments: arguments.iter().map(|&argument| argument.to_owned()).collect(),
+            kubeconfig,
+        };
+        world.start_operator().await?;
+        Ok(world)
+    }
+
+    pub(crate) async fn start_operator(&mut self) -> Result<()> {
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+        self.admin = format!("127.0.0.1:{port}");
+        let log = log_file(&self.namespace)?;
+        let child = Command::new(env!("CARGO_BIN_EXE_coppice-operator"))
+            .arg("run")
+            .args(["--kubeconfig".as_ref(), self.kubeconfig.as_os_str()])
+            .args(["--admin-address", &self.admin, "--leader-elect=false", "--namespace", &self.namespace])
+            .args(&self.arguments)
+            .env("COPPICE_LOG", "info,coppice_operator=debug")
+            .stdout(Stdio::from(log.try_clone()?))
+            .stderr(Stdio::from(log))
+            .spawn()
+            .context("cannot start the operator")?;
+        self.operator = Some(child);
+        let address = format!("http://{}/readyz", self.admin);
+        wait::until(LIMIT, "the operator to be ready", || async {
+            let (status, body) = get(&address).await?;
+            ensure!(status == 200, "{status} {body}");
+            anyhow::Ok(())
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// Stops the operator as a crash would.
+    pub(crate) fn kill_operator(&mut self) -> Result<()> {
+        if let Some(mut child) = self.operator.take() {
+            child.kill()?;
+            child.wait()?;
+        }
+        Ok(())
+    }
+
+    /// Processor seconds and resident bytes of the operator so far.
+    pub(crate) fn usage(&self) -> Result<(f64, u64)> {
+        let id = self.operator.as_ref().context("it does not run")?.id();
+        let stat = std::fs::read_to_string(format!("/proc/{id}/stat"))?;
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+        let ticks: f64 = fields[11].parse::<f64>()? + fields[12].parse::<f64>()?;
+        let pages: u64 = fields[21].parse()?;
+        Ok((ticks / 100.0, pages * 4096))
+    }
+
+    pub(crate) fn api<K>(&self) -> Api<K>
+    where
+        K: kube::Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>,
+    {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    pub(crate) async fn apply(&self, yaml: &str) -> Result<()> {
+        coppice_testbed::apply(&self.client, yaml, &self.namespace).await?;
+        Ok(())
+    }
+
+    /// Names of all objects of a kind, sorted.
+    pub(crate) async fn names<K>(&self) -> Result<Vec<String>>
+    where
+        K: kube::Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>
+            + Clone
+            + serde::de::DeserializeOwned
+            + std::fmt::Debug,
+    {
+        let list = self.api::<K>().list(&ListParams::default().labels(&labels::managed_selector())).await?;
+        let mut names: Vec<String> = list.iter().map(ResourceExt::name_any).collect();
+        names.sort();
+        Ok(names)
+    }
+
+    pub(crate) async fn pods(&self) -> Result<Vec<Pod>> {
+        Ok(self.api::<Pod>().list(&ListParams::default().labels(&labels::managed_selector())).await?.items)
+    }
+
+    /// Active pods: not being deleted and not ended.
+    pub(crate) async fn active(&self) -> Result<Vec<Pod>> {
+        let pods = self.pods().await?.into_iter();
+        Ok(pods.filter(|pod| pod.metadata.deletion_timestamp.is_none() && !matches!(phase(pod), "Failed" | "Succeeded")).collect())
+    }
+
+    /// Waits until exactly `ready` pods are ready and `pending` are not bound, and nothing else is there.
+    pub(crate) async fn expect_pods(&self, ready: usize, pending: usize) -> Result<()> {
+        let what = format!("{ready} ready and {pending} pending pods");
+        wait::until(LIMIT, &what, || async {
+            let pods = self.active().await?;
+            let (is_ready, is_pending) =
+                (pods.iter().filter(|pod| is_ready(pod)).count(), pods.iter().filter(|pod| node(pod).is_none()).count());
+            let total = pods.len();
+            ensure!(
+                (is_ready, is_pending, total) == (ready, pending, ready + pending),
+                "{is_ready} ready, {is_pending} pending, {total} in all"
+            );
+            anyhow::Ok(())
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// That state, and that it stays.
+    pub(crate) async fn expect_pods_for_good(&self, ready: usize, pending: usize) -> Result<()> {
+        self.expect_pods(ready, pending).await?;
+        wait::holds(QUIET, "the pods to stay as they are", || async {
+            let pods = self.active().await?;
+            let bound = pods.iter().filter(|pod| node(pod).is_some()).count();
+            ensure!(bound == ready && pods.len() == ready + pending, "{bound} of {} bound", pods.len());
+            anyhow::Ok(())
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// Waits until the set has that many available replicas and its last generation is observed.
+    pub(crate) async fn expect_available(&self, set: &str, replicas: i32) -> Result<PodCliqueSet> {
+        let sets = self.api::<PodCliqueSet>();
+        let what = format!("{replicas} available replicas of {set}");
+        Ok(wait::until(LIMIT, &what, || async {
+            let found = sets.get(set).await?;
+            let status = found.status.clone().unwrap_or_default();
+            ensure!(status.observed_generation == found.metadata.generation, "generation {:?}", status.observed_generation);
+            ensure!(status.available_replicas == replicas, "{} available", status.available_replicas);
+            anyhow::Ok(found)
+        })
+        .await?)
+    }
+
+    pub(crate) async fn scale<K>(&self, name: &str, replicas: i32) -> Result<()>
+    where
+        K: kube::Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>
+            + Clone
+            + serde::de::DeserializeOwned
+            + std::fmt::Debug,
+    {
+        let patch = json!({"spec": {"replicas": replicas}});
+        self.api::<K>().patch_scale(name, &PatchParams::default(), &Patch::Merge(&patch)).await?;
+        Ok(())
+    }
+
+    pub(crate) async fn scale_set(&self, name: &str, replicas: i32) -> Result<()> {
+        self.scale::<PodCliqueSet>(name, replicas).await
+    }
+
+    pub(crate) async fn scale_group(&self, name: &str, replicas: i32) -> Result<()> {
+        self.scale::<PodCliqueScalingGroup>(name, replicas).await
+    }
+
+    pub(crate) async fn scale_clique(&self, name: &str, replicas: i32) -> Result<()> {
+        self.scale::<PodClique>(name, replicas).await
+    }
+
+    /// Waits until the operator has written nothing for `period`.
+    pub(crate) async fn settle(&self, period: Duration) -> Result<()> {
+        let user = format!("operator-{}", self.namespace);
+        let audit = self.cluster.audit();
+        let mut mark = audit.mark()?;
+        let deadline = tokio::time::Instant::now() + LIMIT;
+        loop {
+            let quiet = wait::holds(period, "no writes", || async {
+                let writes = audit.since(mark)?;
+                let ours = writes.iter().find(|write| write.user == user && !write.is_lease());
+                ensure!(ours.is_none(), "{ours:?}");
+                anyhow::Ok(())
+            })
+            .await;
+            match quiet {
+                Ok(()) => return Ok(()),
+                Err(error) => ensure!(tokio::time::Instant::now() < deadline, "it goes on writing: {error}"),
+            }
+            mark = audit.mark()?;
+        }
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.operator.take() {
+            drop(child.kill());
+            drop(child.wait());
+        }
+    }
+}
+
+fn log_file(namespace: &str) -> Result<std::fs::File> {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("operator-logs");
+    std::fs::create_dir_all(&folder)?;
+    let path = folder.join(format!("{namespace}.log"));
+    Ok(std::fs::OpenOptions::new().create(true).append(true).open(path)?)
+}
+
+pub(crate) async fn get(address: &str) -> Result<(u16, String)> {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let rest = address.strip_prefix("http://").context("http only")?;
+    let (host, path) = rest.split_once('/').context("a path")?;
+    let mut stream = tokio::net::TcpStream::connect(host).await?;
+    let request = format!("GET /{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    let status = answer.split_whitespace().nth(1).context("no status line")?.parse()?;
+    Ok((status, answer))
+}
+
+/// Nodes that only pods of this label value go to, one small pod on each: "one node holds one pod".
+pub(crate) async fn nodes(cluster: &Cluster, pool: &str, count: usize) -> Result<Fleet> {
+    let mut settings = FleetSettings::new(count);
+    settings.name_prefix = format!("{pool}-");
+    settings.labels = BTreeMap::from([("pool".to_owned(), pool.to_owned())]);
+    settings.shape.gpus = 1;
+    Ok(Fleet::start(cluster, settings).await?)
+}
+
+/// Makes all nodes of a pool but the first `open` unschedulable.
+pub(crate) async fn open_nodes(client: &Client, pool: &str, open: usize) -> Result<()> {
+    let api: Api<Node> = Api::all(client.clone());
+    let mut found = api.list(&ListParams::default().labels(&format!("pool={pool}"))).await?.items;
+    found.sort_by_key(ResourceExt::name_any);
+    for (position, node) in found.iter().enumerate() {
+        let patch = json!({"spec": {"unschedulable": position >= open}});
+        api.patch(&node.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await?;
+    }
+    Ok(())
+}
+
+pub(crate) fn node(pod: &Pod) -> Option<&str> {
+    pod.spec.as_ref()?.node_name.as_deref().filter(|name| !name.is_empty())
+}
+
+pub(crate) fn phase(pod: &Pod) -> &str {
+    pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
+}
+
+pub(crate) fn label<'a>(pod: &'a Pod, key: &str) -> &'a str {
+    pod.metadata.labels.as_ref().and_then(|labels| labels.get(key)).map_or("", String::as_str)
+}
+
+pub(crate) fn is_ready(pod: &Pod) -> bool {
+    condition_time(pod, "Ready").is_some()
+}
+
+/// When a condition of a pod became true.
+pub(crate) fn condition_time(pod: &Pod, kind: &str) -> Option<k8s_openapi::jiff::Timestamp> {
+    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+    let condition = conditions.iter().find(|condition| condition.type_ == kind && condition.status == "True")?;
+    condition.last_transition_time.as_ref().map(|time| time.0)
+}
+
+/// A set named `workload` out of upstream's scenarios: standalone `pc-a`, group `sg-x` of `pc-b` and `pc-c`.
+pub(crate) struct Workload {
+    pub(crate) replicas: u32,
+    /// Replicas and minimum.
+    pub(crate) a: (u32, u32),
+    pub(crate) x: (u32, u32),
+    pub(crate) b: (u32, u32),
+    pub(crate) c: (u32, u32),
+    pub(crate) startup: &'static str,
+}
+
+impl Workload {
+    /// WL1: everything is needed.
+    pub(crate) const ONE: Self = Self { replicas: 1, a: (2, 2), x: (2, 2), b: (1, 1), c: (3, 3), startup: "CliqueStartupTypeAnyOrder" };
+    /// WL2: a floor of three pods.
+    pub(crate) const TWO: Self = Self { a: (2, 1), x: (2, 1), c: (3, 1), ..Self::ONE };
+
+    /// The manifest; pods take one GPU each and go to nodes of `pool`.
+    pub(crate) fn yaml(&self, pool: &str) -> String {
+        let Self { replicas, a, x, b, c, startup } = self;
+        let pod = format!(
+            r#"podSpec: {{nodeSelector: {{pool: {pool}}}, tolerations: [{{key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 1}}], containers: [{{name: main, image: "registry.example/app:1", resources: {{limits: {{nvidia.com/gpu: 1}}}}}}]}}"#
+        );
+        let clique = |name: &str, (replicas, minimum): (u32, u32)| {
+            format!("    - name: {name}\n      spec: {{roleName: {name}, replicas: {replicas}, minAvailable: {minimum}, {pod}}}\n")
+        };
+        format!(
+            "apiVersion: grove.io/v1alpha1\nkind: PodCliqueSet\nmetadata: {{name: workload}}\nspec:\n  replicas: {replicas}\n  \
+             template:\n    cliqueStartupType: {startup}\n    cliques:\n{}{}{}    podCliqueScalingGroups:\n    - {{name: sg-x, \
+             cliqueNames: [pc-b, pc-c], replicas: {}, minAvailable: {}}}\n",
+            clique("pc-a", *a),
+            clique("pc-b", *b),
+            clique("pc-c", *c),
+            x.0,
+            x.1
+        )
+    }
+}
