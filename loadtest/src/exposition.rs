@@ -33,12 +33,25 @@ impl Text {
     /// An empty body.
     #[must_use]
     pub fn new(numbers: Numbers) -> Self {
-        Self { numbers, out: String::with_capacity(64 * 1024) }
+        Self {
+            numbers,
+            out: String::with_capacity(64 * 1024),
+        }
     }
 
     /// Starts a family.
     pub fn family(&mut self, name: &str, kind: &str, help: &str) {
-        self.put(&["# HELP ", name, " ", help, "\n# TYPE ", name, " ", kind, "\n"]);
+        self.put(&[
+            "# HELP ",
+            name,
+            " ",
+            help,
+            "\n# TYPE ",
+            name,
+            " ",
+            kind,
+            "\n",
+        ]);
     }
 
     /// One sample; `labels` is the inside of the braces, empty for none.
@@ -67,7 +80,11 @@ impl Text {
             self.number(count_to_f64(*count));
             self.out.push('\n');
         }
-        let labels = [before, after].into_iter().filter(|labels| !labels.is_empty()).collect::<Vec<_>>().join(",");
+        let labels = [before, after]
+            .into_iter()
+            .filter(|labels| !labels.is_empty())
+            .collect::<Vec<_>>()
+            .join(",");
         let count = buckets.cumulative.last().copied().unwrap_or(0);
         let (count_name, sum_name) = (format!("{name}_count"), format!("{name}_sum"));
         match self.numbers {
@@ -97,8 +114,12 @@ impl Text {
     fn number(&mut self, value: f64) {
         let written = match self.numbers {
             Numbers::Rust => write!(self.out, "{value}"),
-            Numbers::Python if value.fract() == 0.0 && value.abs() < 1e6 => write!(self.out, "{value:.1}"),
-            Numbers::Python if value.abs() < 1e6 && value.abs() >= 1e-4 => write!(self.out, "{value}"),
+            Numbers::Python if value.fract() == 0.0 && value.abs() < 1e6 => {
+                write!(self.out, "{value:.1}")
+            }
+            Numbers::Python if value.abs() < 1e6 && value.abs() >= 1e-4 => {
+                write!(self.out, "{value}")
+            }
             Numbers::Python => write_exponent(&mut self.out, value),
         };
         debug_assert!(written.is_ok(), "a string takes everything");
@@ -111,14 +132,19 @@ fn write_exponent(out: &mut String, value: f64) -> std::fmt::Result {
     let Some((mantissa, exponent)) = text.split_once('e') else {
         return write!(out, "{text}");
     };
-    let (sign, digits) = exponent.strip_prefix('-').map_or(('+', exponent), |digits| ('-', digits));
+    let (sign, digits) = exponent
+        .strip_prefix('-')
+        .map_or(('+', exponent), |digits| ('-', digits));
     write!(out, "{mantissa}e{sign}{digits:0>2}")
 }
 
 /// A label's value with the escapes that the format asks for.
 #[must_use]
 pub fn escape(value: &str) -> String {
-    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+    value
+        .replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
 }
 
 fn count_to_f64(count: u64) -> f64 {
@@ -154,7 +180,11 @@ mod tests {
 
     #[test]
     fn a_histogram_has_its_labels_round_le() {
-        let buckets = Buckets { bounds: &[0.5, 1.0], cumulative: &[1, 3, 4], sum: 3.25 };
+        let buckets = Buckets {
+            bounds: &[0.5, 1.0],
+            cumulative: &[1, 3, 4],
+            sum: 3.25,
+        };
         let mut text = Text::new(Numbers::Python);
         text.histogram("x_seconds", "engine=\"0\"", "model_name=\"m\"", buckets);
         let expected = "x_seconds_bucket{engine=\"0\",le=\"0.5\",model_name=\"m\"} 1.0\n\

@@ -77,7 +77,11 @@ async fn main() -> ExitCode {
 }
 
 async fn run(arguments: Arguments) -> Result<()> {
-    let profile = if arguments.backend == "native" { Profile::Native } else { Profile::Plain };
+    let profile = if arguments.backend == "native" {
+        Profile::Native
+    } else {
+        Profile::Plain
+    };
     let backend = format!("--gang-backend={}", arguments.backend);
     let world = World::new(profile, "bench", &[&backend]).await?;
     let mut settings = FleetSettings::new(100);
@@ -85,17 +89,25 @@ async fn run(arguments: Arguments) -> Result<()> {
     let fleet = Fleet::start(world.cluster, settings).await?;
     let pods = Arc::new(Pods::default());
     tokio::spawn(Arc::clone(&pods).keep(world.api()));
-    let mut rows = Rows { backend: arguments.backend.clone(), rows: Vec::new() };
+    let mut rows = Rows {
+        backend: arguments.backend.clone(),
+        rows: Vec::new(),
+    };
     small(&world, &pods, arguments.small, &mut rows).await?;
     large(&world, &pods, arguments.replicas, &mut rows).await?;
     fleet.clean_up().await;
-    let report = Report { commit: commit(), cpus: std::thread::available_parallelism()?.get(), rows: rows.rows };
+    let report = Report {
+        commit: commit(),
+        cpus: std::thread::available_parallelism()?.get(),
+        rows: rows.rows,
+    };
     print(&report);
     if let Some(path) = arguments.out {
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder)?;
         }
-        std::fs::write(&path, serde_json::to_string_pretty(&report)?).context("cannot write the rows")?;
+        std::fs::write(&path, serde_json::to_string_pretty(&report)?)
+            .context("cannot write the rows")?;
     }
     Ok(())
 }
@@ -106,7 +118,14 @@ struct Rows {
 }
 
 impl Rows {
-    fn add(&mut self, name: &str, unit: &'static str, mut runs: Vec<f64>, mark: Option<f64>, peer: Option<f64>) {
+    fn add(
+        &mut self,
+        name: &str,
+        unit: &'static str,
+        mut runs: Vec<f64>,
+        mark: Option<f64>,
+        peer: Option<f64>,
+    ) {
         let in_order = runs.clone();
         runs.sort_by(f64::total_cmp);
         self.rows.push(Row {
@@ -116,7 +135,10 @@ impl Rows {
             runs: in_order,
             better: "lower",
             mark,
-            peer: peer.map(|value| Peer { name: "Grove fcc3b3bb, the same test on a testbed like this", value }),
+            peer: peer.map(|value| Peer {
+                name: "Grove fcc3b3bb, the same test on a testbed like this",
+                value,
+            }),
         });
     }
 }
@@ -155,7 +177,12 @@ impl Pods {
     }
 
     /// Seconds from `start` until `is` holds for the number of pods and of ready ones.
-    async fn reach(&self, start: Instant, what: &str, is: impl Fn(usize, usize) -> bool) -> Result<f64> {
+    async fn reach(
+        &self,
+        start: Instant,
+        what: &str,
+        is: impl Fn(usize, usize) -> bool,
+    ) -> Result<f64> {
         wait::until(Duration::from_secs(300), what, || async {
             let (all, ready) = self.count();
             ensure!(is(all, ready), "{all} pods, {ready} ready");
@@ -189,8 +216,14 @@ async fn small(world: &World, pods: &Pods, times: u32, rows: &mut Rows) -> Resul
         let start = Instant::now();
         world.apply(&manifest(&name, 1)).await?;
         first.push(pods.reach(start, "the first pod", |all, _| all > 0).await?);
-        ready.push(pods.reach(start, "two ready pods", |_, ready| ready == 2).await?);
-        world.api::<PodCliqueSet>().delete(&name, &DeleteParams::default()).await?;
+        ready.push(
+            pods.reach(start, "two ready pods", |_, ready| ready == 2)
+                .await?,
+        );
+        world
+            .api::<PodCliqueSet>()
+            .delete(&name, &DeleteParams::default())
+            .await?;
         pods.reach(start, "no pods", |all, _| all == 0).await?;
     }
     rows.add("small set, first pod", "s", first, Some(0.3), Some(5.4));
@@ -211,74 +244,171 @@ async fn large(world: &World, pods: &Pods, replicas: i32, rows: &mut Rows) -> Re
     let start = Instant::now();
     world.apply(&manifest("large", replicas)).await?;
     let created = pods.reach(start, "all pods", |all, _| all == whole).await?;
-    let ready = pods.reach(start, "all pods ready", |_, ready| ready == whole).await?;
+    let ready = pods
+        .reach(start, "all pods ready", |_, ready| ready == whole)
+        .await?;
     let to_running = writes(&audit, mark, &user)?;
-    rows.add(&format!("{whole} pods created"), "s", vec![created], Some(4.0), Some(36.0));
+    rows.add(
+        &format!("{whole} pods created"),
+        "s",
+        vec![created],
+        Some(4.0),
+        Some(36.0),
+    );
     let goal = if native { 16.0 } else { 10.0 };
-    rows.add(&format!("{whole} pods ready"), "s", vec![ready], Some(goal), Some(76.6));
+    rows.add(
+        &format!("{whole} pods ready"),
+        "s",
+        vec![ready],
+        Some(goal),
+        Some(76.6),
+    );
     world.expect_available("large", replicas).await?;
     world.settle(Duration::from_secs(3)).await?;
     let settled = writes(&audit, mark, &user)?;
-    let per_pod = |writes: usize| f64::from(u32::try_from(writes).unwrap_or(u32::MAX)) / f64::from(replicas * 2);
+    let per_pod = |writes: usize| {
+        f64::from(u32::try_from(writes).unwrap_or(u32::MAX)) / f64::from(replicas * 2)
+    };
     let goal = if native { 1.5 } else { 2.2 };
-    rows.add("own writes per pod until the last is ready", "writes", vec![per_pod(to_running)], Some(goal), None);
-    rows.add("own writes per pod until settled", "writes", vec![per_pod(settled)], None, Some(11.6));
+    rows.add(
+        "own writes per pod until the last is ready",
+        "writes",
+        vec![per_pod(to_running)],
+        Some(goal),
+        None,
+    );
+    rows.add(
+        "own writes per pod until settled",
+        "writes",
+        vec![per_pod(settled)],
+        None,
+        Some(11.6),
+    );
     let (_, resident) = world.usage()?;
-    let megabytes = |bytes: u64| f64::from(u32::try_from(bytes / 1000).unwrap_or(u32::MAX)) / 1000.0;
-    rows.add(&format!("resident with {whole} pods"), "MB", vec![megabytes(resident)], Some(40.0), Some(78.0));
+    let megabytes =
+        |bytes: u64| f64::from(u32::try_from(bytes / 1000).unwrap_or(u32::MAX)) / 1000.0;
+    rows.add(
+        &format!("resident with {whole} pods"),
+        "MB",
+        vec![megabytes(resident)],
+        Some(40.0),
+        Some(78.0),
+    );
 
     let mark = audit.mark()?;
-    let patch = serde_json::json!({"metadata": {"annotations": {"grove.io/reconcile-trigger": "1"}}});
+    let patch =
+        serde_json::json!({"metadata": {"annotations": {"grove.io/reconcile-trigger": "1"}}});
     let patch = kube::api::Patch::Merge(&patch);
-    sets.patch("large", &kube::api::PatchParams::default(), &patch).await?;
+    sets.patch("large", &kube::api::PatchParams::default(), &patch)
+        .await?;
     world.settle(Duration::from_secs(10)).await?;
     let touched = f64::from(u32::try_from(writes(&audit, mark, &user)?).unwrap_or(u32::MAX));
-    rows.add("own writes after a touch", "writes", vec![touched], Some(0.0), Some(1.0));
+    rows.add(
+        "own writes after a touch",
+        "writes",
+        vec![touched],
+        Some(0.0),
+        Some(1.0),
+    );
 
     let start = Instant::now();
     world.scale_set("large", replicas / 2).await?;
-    let gone = pods.reach(start, "half of the pods", |all, _| all == half).await?;
-    rows.add(&format!("{whole} to {half} pods, gone"), "s", vec![gone], Some(3.0), Some(10.0));
+    let gone = pods
+        .reach(start, "half of the pods", |all, _| all == half)
+        .await?;
+    rows.add(
+        &format!("{whole} to {half} pods, gone"),
+        "s",
+        vec![gone],
+        Some(3.0),
+        Some(10.0),
+    );
     world.settle(Duration::from_secs(2)).await?;
 
     let start = Instant::now();
     world.scale_set("large", replicas).await?;
     let created = pods.reach(start, "all pods", |all, _| all == whole).await?;
-    let ready = pods.reach(start, "all pods ready", |_, ready| ready == whole).await?;
-    rows.add(&format!("{half} to {whole} pods, created"), "s", vec![created], Some(3.0), Some(16.3));
-    rows.add(&format!("{half} to {whole} pods, ready"), "s", vec![ready], Some(8.0), Some(39.9));
+    let ready = pods
+        .reach(start, "all pods ready", |_, ready| ready == whole)
+        .await?;
+    rows.add(
+        &format!("{half} to {whole} pods, created"),
+        "s",
+        vec![created],
+        Some(3.0),
+        Some(16.3),
+    );
+    rows.add(
+        &format!("{half} to {whole} pods, ready"),
+        "s",
+        vec![ready],
+        Some(8.0),
+        Some(39.9),
+    );
     world.settle(Duration::from_secs(2)).await?;
 
     let start = Instant::now();
     sets.delete("large", &DeleteParams::default()).await?;
     let gone = pods.reach(start, "no pods", |all, _| all == 0).await?;
-    rows.add(&format!("{whole} pods deleted with their set, gone"), "s", vec![gone], Some(6.0), Some(25.4));
+    rows.add(
+        &format!("{whole} pods deleted with their set, gone"),
+        "s",
+        vec![gone],
+        Some(6.0),
+        Some(25.4),
+    );
     wait::until(Duration::from_secs(120), "the set to go", || async {
         ensure!(sets.get_opt("large").await?.is_none());
         anyhow::Ok(())
     })
     .await?;
     let (after, _) = world.usage()?;
-    rows.add("processor time of the operator for all of it", "s", vec![after - before], Some(12.0), Some(36.0));
+    rows.add(
+        "processor time of the operator for all of it",
+        "s",
+        vec![after - before],
+        Some(12.0),
+        Some(36.0),
+    );
     Ok(())
 }
 
 fn writes(audit: &audit::AuditLog, mark: audit::Mark, user: &str) -> Result<usize> {
     let writes = audit.since(mark)?;
-    Ok(writes.iter().filter(|write| write.user == user && !write.is_lease()).count())
+    Ok(writes
+        .iter()
+        .filter(|write| write.user == user && !write.is_lease())
+        .count())
 }
 
 fn commit() -> String {
-    let output = std::process::Command::new("git").args(["rev-parse", "--short", "HEAD"]).output();
-    let text = output.ok().filter(|output| output.status.success()).map(|output| output.stdout);
-    String::from_utf8_lossy(&text.unwrap_or_default()).trim().to_owned()
+    let output = std::process::Command::new("git")
+        .args(["rev-parse", "--short", "HEAD"])
+        .output();
+    let text = output
+        .ok()
+        .filter(|output| output.status.success())
+        .map(|output| output.stdout);
+    String::from_utf8_lossy(&text.unwrap_or_default())
+        .trim()
+        .to_owned()
 }
 
 #[expect(clippy::print_stdout, reason = "the output of a command")]
 fn print(report: &Report) {
     for row in &report.rows {
-        let mark = row.mark.map(|mark| format!("wanted ≤ {mark}")).unwrap_or_default();
-        let peer = row.peer.as_ref().map(|peer| format!("upstream {}", peer.value)).unwrap_or_default();
-        println!("{:<72} {:>9.3} {:<6} {mark:<14} {peer}", row.name, row.value, row.unit);
+        let mark = row
+            .mark
+            .map(|mark| format!("wanted ≤ {mark}"))
+            .unwrap_or_default();
+        let peer = row
+            .peer
+            .as_ref()
+            .map(|peer| format!("upstream {}", peer.value))
+            .unwrap_or_default();
+        println!(
+            "{:<72} {:>9.3} {:<6} {mark:<14} {peer}",
+            row.name, row.value, row.unit
+        );
     }
 }

@@ -39,7 +39,9 @@ fn write_value(out: &mut String, value: &Value) {
             }
             out.push(']');
         }
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => write_scalar(out, value),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
+            write_scalar(out, value)
+        }
     }
 }
 
@@ -61,20 +63,29 @@ fn is_set(value: &Value) -> bool {
 /// Lists must have the same length. Quantities are compared by value, as the server may have written them anew.
 pub(crate) fn holds(stored: &Value, wanted: &Value) -> bool {
     match (stored, wanted) {
-        (stored, Value::Object(wanted)) => wanted.iter().filter(|(_, value)| is_set(value)).all(|(key, value)| {
-            stored.get(key).is_some_and(|stored| holds(stored, value))
-        }),
+        (stored, Value::Object(wanted)) => wanted
+            .iter()
+            .filter(|(_, value)| is_set(value))
+            .all(|(key, value)| stored.get(key).is_some_and(|stored| holds(stored, value))),
         (Value::Array(stored), Value::Array(wanted)) => {
-            stored.len() == wanted.len() && stored.iter().zip(wanted).all(|(stored, wanted)| holds(stored, wanted))
+            stored.len() == wanted.len()
+                && stored
+                    .iter()
+                    .zip(wanted)
+                    .all(|(stored, wanted)| holds(stored, wanted))
         }
-        (Value::String(stored), Value::String(wanted)) => stored == wanted || same_quantity(stored, wanted),
+        (Value::String(stored), Value::String(wanted)) => {
+            stored == wanted || same_quantity(stored, wanted)
+        }
         (stored, wanted) => stored == wanted,
     }
 }
 
 fn same_quantity(one: &str, other: &str) -> bool {
     let parse = |text: &str| ParsedQuantity::try_from(text).ok();
-    parse(one).zip(parse(other)).is_some_and(|(one, other)| one == other)
+    parse(one)
+        .zip(parse(other))
+        .is_some_and(|(one, other)| one == other)
 }
 
 #[cfg(test)]
@@ -85,7 +96,8 @@ mod tests {
     #[test]
     fn the_same_meaning_is_the_same_text() {
         let one = json!({"b": [1, {"y": null, "x": "q\"uote"}], "a": {"empty": {}, "list": []}, "c": false});
-        let other: Value = serde_json::from_str(r#"{"c":false,"b":[1,{"x":"q\"uote"}],"n":null}"#).unwrap();
+        let other: Value =
+            serde_json::from_str(r#"{"c":false,"b":[1,{"x":"q\"uote"}],"n":null}"#).unwrap();
         assert_eq!(text(&one), text(&other));
         assert_eq!(text(&one), r#"{"b":[1,{"x":"q\"uote"}],"c":false}"#);
     }
@@ -93,9 +105,15 @@ mod tests {
     #[test]
     fn stored_objects_may_hold_more_but_not_other_things() {
         let stored = json!({"ports": [{"port": 80, "protocol": "TCP"}], "cpu": "1", "extra": true});
-        assert!(holds(&stored, &json!({"ports": [{"port": 80}], "cpu": "1000m"})));
+        assert!(holds(
+            &stored,
+            &json!({"ports": [{"port": 80}], "cpu": "1000m"})
+        ));
         assert!(!holds(&stored, &json!({"ports": [{"port": 81}]})));
-        assert!(!holds(&stored, &json!({"ports": [{"port": 80}, {"port": 81}]})));
+        assert!(!holds(
+            &stored,
+            &json!({"ports": [{"port": 80}, {"port": 81}]})
+        ));
         assert!(!holds(&stored, &json!({"missing": 1})));
     }
 }

@@ -50,7 +50,13 @@ struct Shared {
 
 impl Events {
     /// Something ordinary happened to `about`, `count` times; `text` reads on from "n ", e.g. `pods created`.
-    pub(crate) fn normal(&self, about: &ObjectReference, reason: EventReason, count: usize, text: &str) {
+    pub(crate) fn normal(
+        &self,
+        about: &ObjectReference,
+        reason: EventReason,
+        count: usize,
+        text: &str,
+    ) {
         self.note(about, reason, count, text, false);
     }
 
@@ -59,7 +65,14 @@ impl Events {
         self.note(about, reason, 1, text, true);
     }
 
-    fn note(&self, about: &ObjectReference, reason: EventReason, count: usize, text: &str, warning: bool) {
+    fn note(
+        &self,
+        about: &ObjectReference,
+        reason: EventReason,
+        count: usize,
+        text: &str,
+        warning: bool,
+    ) {
         if count == 0 {
             return;
         }
@@ -82,7 +95,10 @@ impl Events {
 
     /// Sends what is noted until `draining`. Events are a courtesy: one that is refused is dropped.
     pub(crate) async fn send(self, client: Client, draining: CancellationToken) {
-        let reporter = Reporter { controller: "podcliqueset-controller".to_owned(), instance: None };
+        let reporter = Reporter {
+            controller: "podcliqueset-controller".to_owned(),
+            instance: None,
+        };
         let recorder = Recorder::new(client, reporter);
         loop {
             tokio::select! {
@@ -110,9 +126,17 @@ async fn publish(recorder: &Recorder, subject: Subject, note: &Note) {
         uid: Some(subject.uid),
         ..ObjectReference::default()
     };
-    let text = if note.warning { note.text.clone() } else { format!("{} {}", note.count, note.text) };
+    let text = if note.warning {
+        note.text.clone()
+    } else {
+        format!("{} {}", note.count, note.text)
+    };
     let event = Event {
-        type_: if note.warning { EventType::Warning } else { EventType::Normal },
+        type_: if note.warning {
+            EventType::Warning
+        } else {
+            EventType::Normal
+        },
         reason: subject.reason.as_str().to_owned(),
         note: Some(text.chars().take(1000).collect()),
         action: "Reconcile".to_owned(),

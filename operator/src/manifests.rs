@@ -5,7 +5,9 @@ use clap::Args;
 use coppice_operator_api::{GROUP, SCHEDULER_GROUP, crd};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Service, ServiceAccount};
-use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject};
+use k8s_openapi::api::rbac::v1::{
+    ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Serialize;
 use serde_json::json;
@@ -35,7 +37,10 @@ pub(crate) struct ManifestArgs {
     pub(crate) replicas: u16,
 }
 
-const DEFAULT_IMAGE: &str = concat!("ghcr.io/coppice-dev/coppice-operator:v", env!("CARGO_PKG_VERSION"));
+const DEFAULT_IMAGE: &str = concat!(
+    "ghcr.io/coppice-dev/coppice-operator:v",
+    env!("CARGO_PKG_VERSION")
+);
 
 /// The five CustomResourceDefinitions.
 pub(crate) fn crds() -> String {
@@ -50,8 +55,12 @@ pub(crate) fn render(args: &ManifestArgs) -> anyhow::Result<String> {
     let mut documents = vec![document(&account(args))?];
     for rights in rights(args) {
         match rights {
-            Rights::Cluster(role, binding) => documents.extend([document(&role)?, document(&binding)?]),
-            Rights::Namespace(role, binding) => documents.extend([document(&role)?, document(&binding)?]),
+            Rights::Cluster(role, binding) => {
+                documents.extend([document(&role)?, document(&binding)?])
+            }
+            Rights::Namespace(role, binding) => {
+                documents.extend([document(&role)?, document(&binding)?])
+            }
         }
     }
     documents.extend([document(&deployment(args)?)?, document(&service(args)?)?]);
@@ -63,17 +72,27 @@ fn document(object: &impl Serialize) -> anyhow::Result<String> {
 }
 
 fn metadata(name: &str, namespace: Option<&str>) -> ObjectMeta {
-    let labels = [("app.kubernetes.io/name", NAME), ("app.kubernetes.io/part-of", "coppice")];
+    let labels = [
+        ("app.kubernetes.io/name", NAME),
+        ("app.kubernetes.io/part-of", "coppice"),
+    ];
     ObjectMeta {
         name: Some(name.to_owned()),
         namespace: namespace.map(str::to_owned),
-        labels: Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into()),
+        labels: Some(
+            labels
+                .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                .into(),
+        ),
         ..ObjectMeta::default()
     }
 }
 
 fn account(args: &ManifestArgs) -> ServiceAccount {
-    ServiceAccount { metadata: metadata(NAME, Some(&args.install_namespace)), ..ServiceAccount::default() }
+    ServiceAccount {
+        metadata: metadata(NAME, Some(&args.install_namespace)),
+        ..ServiceAccount::default()
+    }
 }
 
 enum Rights {
@@ -95,7 +114,11 @@ fn rights(args: &ManifestArgs) -> Vec<Rights> {
     };
     let in_cluster = |name: &str, rules| {
         Rights::Cluster(
-            ClusterRole { metadata: metadata(name, None), rules: Some(rules), aggregation_rule: None },
+            ClusterRole {
+                metadata: metadata(name, None),
+                rules: Some(rules),
+                aggregation_rule: None,
+            },
             ClusterRoleBinding {
                 metadata: metadata(name, None),
                 role_ref: reference("ClusterRole", name),
@@ -105,7 +128,10 @@ fn rights(args: &ManifestArgs) -> Vec<Rights> {
     };
     let in_namespace = |name: &str, namespace: &str, rules| {
         Rights::Namespace(
-            Role { metadata: metadata(name, Some(namespace)), rules: Some(rules) },
+            Role {
+                metadata: metadata(name, Some(namespace)),
+                rules: Some(rules),
+            },
             RoleBinding {
                 metadata: metadata(name, Some(namespace)),
                 role_ref: reference("Role", name),
@@ -119,12 +145,26 @@ fn rights(args: &ManifestArgs) -> Vec<Rights> {
         rights.push(in_cluster(NAME, all.collect()));
     } else {
         // What pods of others take of a node: gang backend `gated` would else plan where there is no room.
-        let all = cluster_rules().into_iter().chain([rule("", &["pods"], &["list", "watch"])]);
+        let all = cluster_rules()
+            .into_iter()
+            .chain([rule("", &["pods"], &["list", "watch"])]);
         rights.push(in_cluster(NAME, all.collect()));
-        rights.extend(args.namespaces.iter().map(|namespace| in_namespace(NAME, namespace, namespaced_rules())));
+        rights.extend(
+            args.namespaces
+                .iter()
+                .map(|namespace| in_namespace(NAME, namespace, namespaced_rules())),
+        );
     }
-    let lease = rule("coordination.k8s.io", &["leases"], &["get", "create", "update", "patch"]);
-    rights.push(in_namespace("coppice-operator-lease", &args.install_namespace, vec![lease]));
+    let lease = rule(
+        "coordination.k8s.io",
+        &["leases"],
+        &["get", "create", "update", "patch"],
+    );
+    rights.push(in_namespace(
+        "coppice-operator-lease",
+        &args.install_namespace,
+        vec![lease],
+    ));
     rights
 }
 
@@ -139,37 +179,78 @@ fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> PolicyRule {
 }
 
 const READ: [&str; 3] = ["get", "list", "watch"];
-const WRITE: [&str; 8] = ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"];
+const WRITE: [&str; 8] = [
+    "get",
+    "list",
+    "watch",
+    "create",
+    "update",
+    "patch",
+    "delete",
+    "deletecollection",
+];
 
 /// Rights on what has no namespace.
 fn cluster_rules() -> Vec<PolicyRule> {
-    vec![rule("", &["nodes"], &READ), rule(GROUP, &["clustertopologybindings"], &READ)]
+    vec![
+        rule("", &["nodes"], &READ),
+        rule(GROUP, &["clustertopologybindings"], &READ),
+    ]
 }
 
 fn namespaced_rules() -> Vec<PolicyRule> {
-    let status = |kinds: &[&str]| kinds.iter().map(|kind| format!("{kind}/status")).collect::<Vec<_>>();
+    let status = |kinds: &[&str]| {
+        kinds
+            .iter()
+            .map(|kind| format!("{kind}/status"))
+            .collect::<Vec<_>>()
+    };
     let own = ["podcliquesets", "podcliques", "podcliquescalinggroups"];
     let statuses = status(&own);
-    let finalizers: Vec<String> = own.iter().map(|kind| format!("{kind}/finalizers")).collect();
-    let text = |list: &[String]| list.iter().map(String::as_str).map(str::to_owned).collect::<Vec<_>>();
+    let finalizers: Vec<String> = own
+        .iter()
+        .map(|kind| format!("{kind}/finalizers"))
+        .collect();
+    let text = |list: &[String]| {
+        list.iter()
+            .map(String::as_str)
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
     let list = |list: &[String], verbs: &[&str]| {
         let list = text(list);
         let list: Vec<&str> = list.iter().map(String::as_str).collect();
         rule(GROUP, &list, verbs)
     };
     vec![
-        rule(GROUP, &["podcliquesets"], &["get", "list", "watch", "patch", "update"]),
+        rule(
+            GROUP,
+            &["podcliquesets"],
+            &["get", "list", "watch", "patch", "update"],
+        ),
         rule(GROUP, &["podcliques", "podcliquescalinggroups"], &WRITE),
         list(&statuses, &["get", "patch", "update"]),
         list(&finalizers, &["update"]),
         rule(SCHEDULER_GROUP, &["podgangs"], &WRITE),
-        rule(SCHEDULER_GROUP, &["podgangs/status"], &["get", "patch", "update"]),
+        rule(
+            SCHEDULER_GROUP,
+            &["podgangs/status"],
+            &["get", "patch", "update"],
+        ),
         rule("", &["pods"], &WRITE),
         rule("", &["pods/binding"], &["create"]),
         rule("", &["services", "serviceaccounts"], &WRITE),
-        rule("rbac.authorization.k8s.io", &["roles", "rolebindings"], &WRITE),
+        rule(
+            "rbac.authorization.k8s.io",
+            &["roles", "rolebindings"],
+            &WRITE,
+        ),
         rule("autoscaling", &["horizontalpodautoscalers"], &WRITE),
-        rule("scheduling.k8s.io", &["workloads", "podgroups", "compositepodgroups"], &WRITE),
+        rule(
+            "scheduling.k8s.io",
+            &["workloads", "podgroups", "compositepodgroups"],
+            &WRITE,
+        ),
         rule("events.k8s.io", &["events"], &["create", "patch"]),
         rule("", &["events"], &["create", "patch"]),
     ]
@@ -177,8 +258,15 @@ fn namespaced_rules() -> Vec<PolicyRule> {
 
 fn deployment(args: &ManifestArgs) -> anyhow::Result<Deployment> {
     let labels = json!({"app.kubernetes.io/name": NAME});
-    let namespaces: Vec<String> = args.namespaces.iter().map(|namespace| format!("--namespace={namespace}")).collect();
-    let mut arguments = vec!["run".to_owned(), format!("--init-image={}", args.init_image)];
+    let namespaces: Vec<String> = args
+        .namespaces
+        .iter()
+        .map(|namespace| format!("--namespace={namespace}"))
+        .collect();
+    let mut arguments = vec![
+        "run".to_owned(),
+        format!("--init-image={}", args.init_image),
+    ];
     arguments.extend(namespaces);
     let container = json!({
         "name": "operator",
@@ -231,28 +319,60 @@ mod tests {
     use crate::settings::{Arguments, Command};
 
     fn rendered(arguments: &[&str]) -> Vec<serde_json::Value> {
-        let parsed = Arguments::parse_from(["coppice-operator", "manifests"].iter().chain(arguments));
-        let Command::Manifests(args) = parsed.command else { panic!("manifests") };
+        let parsed =
+            Arguments::parse_from(["coppice-operator", "manifests"].iter().chain(arguments));
+        let Command::Manifests(args) = parsed.command else {
+            panic!("manifests")
+        };
         let text = render(&args).unwrap();
-        text.split("---\n").map(|document| serde_saphyr::from_str(document).unwrap()).collect()
+        text.split("---\n")
+            .map(|document| serde_saphyr::from_str(document).unwrap())
+            .collect()
     }
 
     fn kinds(documents: &[serde_json::Value]) -> Vec<&str> {
-        documents.iter().filter_map(|document| document["kind"].as_str()).collect()
+        documents
+            .iter()
+            .filter_map(|document| document["kind"].as_str())
+            .collect()
     }
 
     #[test]
     fn the_whole_cluster_takes_one_role_and_namespaces_one_each() {
         let everywhere = rendered(&[]);
-        let around = ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "Deployment", "Service"];
+        let around = [
+            "ServiceAccount",
+            "ClusterRole",
+            "ClusterRoleBinding",
+            "Role",
+            "RoleBinding",
+            "Deployment",
+            "Service",
+        ];
         assert_eq!(kinds(&everywhere), around);
         let some = rendered(&["--namespace=a,b"]);
-        assert_eq!(kinds(&some).iter().filter(|kind| **kind == "Role").count(), 3);
+        assert_eq!(
+            kinds(&some).iter().filter(|kind| **kind == "Role").count(),
+            3
+        );
         let cluster = some[1]["rules"].as_array().unwrap();
-        assert_eq!(cluster.len(), 3, "outside its namespaces it only reads nodes, topologies and pods");
-        let writes = |rule: &serde_json::Value| rule["verbs"].as_array().unwrap().iter().any(|verb| verb == "patch");
+        assert_eq!(
+            cluster.len(),
+            3,
+            "outside its namespaces it only reads nodes, topologies and pods"
+        );
+        let writes = |rule: &serde_json::Value| {
+            rule["verbs"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .any(|verb| verb == "patch")
+        };
         assert!(!cluster.iter().any(writes));
-        assert_eq!(some[9]["spec"]["template"]["spec"]["containers"][0]["args"][2], "--namespace=a");
+        assert_eq!(
+            some[9]["spec"]["template"]["spec"]["containers"][0]["args"][2],
+            "--namespace=a"
+        );
     }
 
     #[test]

@@ -80,45 +80,114 @@ impl Metrics {
             pods: Gauge::default(),
         };
         let mut add = Adder(registry);
-        add.metric("operator_writes", "Requests to the API server by verb, kind and outcome", &metrics.writes);
+        add.metric(
+            "operator_writes",
+            "Requests to the API server by verb, kind and outcome",
+            &metrics.writes,
+        );
         let text = "Time of one pass over a unit of work, writes included";
-        add.metric("operator_reconcile_duration_seconds", text, &metrics.reconciles);
+        add.metric(
+            "operator_reconcile_duration_seconds",
+            text,
+            &metrics.reconciles,
+        );
         let text = "Passes that failed, by the category of their first error";
         add.metric("operator_reconcile_errors", text, &metrics.errors);
-        add.metric("operator_pods_created", "Pods created", &metrics.pods_created);
-        add.metric("operator_pods_deleted", "Pods deleted, by reason", &metrics.pods_deleted);
+        add.metric(
+            "operator_pods_created",
+            "Pods created",
+            &metrics.pods_created,
+        );
+        add.metric(
+            "operator_pods_deleted",
+            "Pods deleted, by reason",
+            &metrics.pods_deleted,
+        );
         let text = "Time from a PodGang's creation until its floor was seen bound";
-        add.metric("operator_gang_scheduling_duration_seconds", text, &metrics.gangs_scheduled);
+        add.metric(
+            "operator_gang_scheduling_duration_seconds",
+            text,
+            &metrics.gangs_scheduled,
+        );
         let text = "Placements of gangs by backend `gated`: placed, released (not bound in time), failed (not patched)";
         add.metric("operator_gang_placements", text, &metrics.gang_placements);
-        add.metric("operator_gang_planning_duration_seconds", "Time to plan all gangs that wait", &metrics.gangs_planned);
-        add.metric("operator_gangs_unplaced", "Gangs that waited for room when planned last", &metrics.gangs_unplaced);
-        add.metric("operator_queue_ready", "Units of work that could be looked at now", &metrics.ready);
-        add.metric("operator_queue_running", "Units of work that are looked at now", &metrics.running);
-        add.metric("operator_queue_waiting", "Units of work with a timer", &metrics.waiting);
-        add.metric("operator_writes_in_flight", "Requests on their way", &metrics.in_flight);
-        add.metric("operator_writes_limit", "Requests allowed on their way; follows the answers", &metrics.limit);
+        add.metric(
+            "operator_gang_planning_duration_seconds",
+            "Time to plan all gangs that wait",
+            &metrics.gangs_planned,
+        );
+        add.metric(
+            "operator_gangs_unplaced",
+            "Gangs that waited for room when planned last",
+            &metrics.gangs_unplaced,
+        );
+        add.metric(
+            "operator_queue_ready",
+            "Units of work that could be looked at now",
+            &metrics.ready,
+        );
+        add.metric(
+            "operator_queue_running",
+            "Units of work that are looked at now",
+            &metrics.running,
+        );
+        add.metric(
+            "operator_queue_waiting",
+            "Units of work with a timer",
+            &metrics.waiting,
+        );
+        add.metric(
+            "operator_writes_in_flight",
+            "Requests on their way",
+            &metrics.in_flight,
+        );
+        add.metric(
+            "operator_writes_limit",
+            "Requests allowed on their way; follows the answers",
+            &metrics.limit,
+        );
         add.metric("operator_sets", "PodCliqueSets in the index", &metrics.sets);
         add.metric("operator_pods", "Pods in the index", &metrics.pods);
         for outcome in ["placed", "released", "failed"] {
-            drop(metrics.gang_placements.get_or_create(&OutcomeLabel { outcome }));
+            drop(
+                metrics
+                    .gang_placements
+                    .get_or_create(&OutcomeLabel { outcome }),
+            );
         }
         for controller in ["set", "replica"] {
-            drop(metrics.reconciles.get_or_create(&ControllerLabel { controller }));
+            drop(
+                metrics
+                    .reconciles
+                    .get_or_create(&ControllerLabel { controller }),
+            );
         }
         metrics
     }
 
     pub(crate) fn write(&self, verb: &'static str, kind: &'static str, outcome: &'static str) {
-        self.writes.get_or_create(&WriteLabels { verb, kind, outcome }).inc();
+        self.writes
+            .get_or_create(&WriteLabels {
+                verb,
+                kind,
+                outcome,
+            })
+            .inc();
     }
 
     pub(crate) fn reconciled(&self, controller: &'static str, took: Duration) {
-        self.reconciles.get_or_create(&ControllerLabel { controller }).observe(took.as_secs_f64());
+        self.reconciles
+            .get_or_create(&ControllerLabel { controller })
+            .observe(took.as_secs_f64());
     }
 
     pub(crate) fn failed(&self, controller: &'static str, category: &'static str) {
-        self.errors.get_or_create(&ErrorLabels { controller, category }).inc();
+        self.errors
+            .get_or_create(&ErrorLabels {
+                controller,
+                category,
+            })
+            .inc();
     }
 
     pub(crate) fn pod_created(&self) {
@@ -126,7 +195,9 @@ impl Metrics {
     }
 
     pub(crate) fn pod_deleted(&self, reason: &'static str) {
-        self.pods_deleted.get_or_create(&ReasonLabel { reason }).inc();
+        self.pods_deleted
+            .get_or_create(&ReasonLabel { reason })
+            .inc();
     }
 
     pub(crate) fn gang_scheduled(&self, took: Duration) {
@@ -134,13 +205,16 @@ impl Metrics {
     }
 
     pub(crate) fn gang_placement(&self, outcome: &'static str) {
-        self.gang_placements.get_or_create(&OutcomeLabel { outcome }).inc();
+        self.gang_placements
+            .get_or_create(&OutcomeLabel { outcome })
+            .inc();
     }
 
     /// One look at all gangs that wait, and how many of them found no room.
     pub(crate) fn gangs_planned(&self, took: Duration, unplaced: usize) {
         self.gangs_planned.observe(took.as_secs_f64());
-        self.gangs_unplaced.set(i64::try_from(unplaced).unwrap_or(i64::MAX));
+        self.gangs_unplaced
+            .set(i64::try_from(unplaced).unwrap_or(i64::MAX));
     }
 
     /// Takes a reading of what has a size.
@@ -161,13 +235,22 @@ impl Metrics {
     }
 }
 
-const SECONDS: [f64; 12] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0];
-const LONG_SECONDS: [f64; 12] = [0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0];
+const SECONDS: [f64; 12] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0,
+];
+const LONG_SECONDS: [f64; 12] = [
+    0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0,
+];
 
 struct Adder<'a>(&'a mut Registry);
 
 impl Adder<'_> {
-    fn metric<M: prometheus_client::registry::Metric + Clone>(&mut self, name: &str, help: &str, metric: &M) {
+    fn metric<M: prometheus_client::registry::Metric + Clone>(
+        &mut self,
+        name: &str,
+        help: &str,
+        metric: &M,
+    ) {
         self.0.register(name, help, metric.clone());
     }
 }
@@ -184,7 +267,13 @@ mod tests {
         metrics.failed("set", "Conflict");
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
-        assert!(text.contains(r#"operator_writes_total{verb="create",kind="Pod",outcome="Ok"} 1"#), "{text}");
-        assert!(text.contains(r#"operator_reconcile_duration_seconds_count{controller="replica"} 0"#), "{text}");
+        assert!(
+            text.contains(r#"operator_writes_total{verb="create",kind="Pod",outcome="Ok"} 1"#),
+            "{text}"
+        );
+        assert!(
+            text.contains(r#"operator_reconcile_duration_seconds_count{controller="replica"} 0"#),
+            "{text}"
+        );
     }
 }

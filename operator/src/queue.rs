@@ -71,7 +71,10 @@ impl Queue {
     /// Looks at the unit as soon as a worker is free. The pause after a failure is kept: what failed would fail again.
     pub(crate) fn mark(&self, unit: &Unit) {
         let mut state = self.state.lock();
-        let pauses = state.entries.get(unit).is_some_and(|entry| entry.failures > 0 && entry.due.is_some());
+        let pauses = state
+            .entries
+            .get(unit)
+            .is_some_and(|entry| entry.failures > 0 && entry.due.is_some());
         if !pauses && state.enqueue(unit) {
             drop(state);
             self.changed.notify_one();
@@ -137,7 +140,11 @@ impl Queue {
     /// How much there is to do.
     pub(crate) fn depth(&self) -> Depth {
         let state = self.state.lock();
-        Depth { ready: state.ready.len(), running: state.running, waiting: state.timers.len() }
+        Depth {
+            ready: state.ready.len(),
+            running: state.running,
+            waiting: state.timers.len(),
+        }
     }
 }
 
@@ -194,7 +201,9 @@ impl State {
     }
 
     fn finish(&mut self, unit: &Unit, outcome: Outcome, now: Instant) {
-        let Some(entry) = self.entries.get_mut(unit) else { return };
+        let Some(entry) = self.entries.get_mut(unit) else {
+            return;
+        };
         if !std::mem::take(&mut entry.running) {
             return;
         }
@@ -244,7 +253,6 @@ fn back_off(failures: u32, draw: u64) -> Duration {
     pause - quarter.mul_f64(f64::from(u8::try_from(mixed % 256).unwrap_or_default()) / 255.0)
 }
 
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -262,7 +270,14 @@ mod tests {
         assert_eq!(queue.next().await, unit("a"));
         queue.mark(&unit("a"));
         queue.mark(&unit("a"));
-        assert_eq!(queue.depth(), Depth { ready: 0, running: 1, waiting: 0 });
+        assert_eq!(
+            queue.depth(),
+            Depth {
+                ready: 0,
+                running: 1,
+                waiting: 0
+            }
+        );
         queue.done(&unit("a"), Outcome::Done(None));
         assert_eq!(queue.next().await, unit("a"));
         queue.done(&unit("a"), Outcome::Done(None));

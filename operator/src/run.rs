@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use coppice_runtime::admin;
 use coppice_runtime::client::{self, KubeArgs};
 use coppice_runtime::health::Readiness;
 use coppice_runtime::lease::{Elector, Ended, LeaseMetrics, Tenure};
 use coppice_runtime::server::{self, Limits};
 use coppice_runtime::shutdown::Shutdown;
-use coppice_runtime::admin;
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
@@ -40,7 +40,11 @@ pub(crate) async fn run(args: RunArgs, kube: KubeArgs) -> anyhow::Result<()> {
     shutdown.guard(GRACE, work).await?
 }
 
-async fn operate(args: RunArgs, client: kube::Client, draining: CancellationToken) -> anyhow::Result<()> {
+async fn operate(
+    args: RunArgs,
+    client: kube::Client,
+    draining: CancellationToken,
+) -> anyhow::Result<()> {
     let mut registry = Registry::default();
     let metrics = Arc::new(Metrics::register(&mut registry));
     let lease_metrics = LeaseMetrics::register(&mut registry);
@@ -53,7 +57,12 @@ async fn operate(args: RunArgs, client: kube::Client, draining: CancellationToke
     let (listener, address) = server::bind(args.admin.admin_address).await?;
     info!(%address, "serving metrics and health");
     let admin = admin::router(Arc::new(registry), readiness);
-    tokio::spawn(server::serve_http(listener, admin, Limits::default(), draining.clone()));
+    tokio::spawn(server::serve_http(
+        listener,
+        admin,
+        Limits::default(),
+        draining.clone(),
+    ));
 
     let backend = discovery::choose(&client, args.gang_backend, args.gated.clone()).await?;
     let queue = Arc::new(Queue::default());
@@ -67,13 +76,28 @@ async fn operate(args: RunArgs, client: kube::Client, draining: CancellationToke
     lists.set_met();
     let (sets, pods) = index.sizes();
     info!(sets, pods, "lists are complete");
-    tokio::spawn(read_gauges(Arc::clone(&metrics), Arc::clone(&queue), Arc::clone(&limit), Arc::clone(&index)));
+    tokio::spawn(read_gauges(
+        Arc::clone(&metrics),
+        Arc::clone(&queue),
+        Arc::clone(&limit),
+        Arc::clone(&index),
+    ));
 
-    let leader = Leader { args, client: client.clone(), index, queue, limit, metrics, backend };
+    let leader = Leader {
+        args,
+        client: client.clone(),
+        index,
+        queue,
+        limit,
+        metrics,
+        backend,
+    };
     let elector = Elector::new(client, lease, lease_metrics);
     match elector.run(draining, |tenure| leader.lead(tenure)).await {
         Ended::InOrder => Ok(()),
-        Ended::Lost => anyhow::bail!("lost the leader lease; ending, so that nothing of this tenure remains"),
+        Ended::Lost => {
+            anyhow::bail!("lost the leader lease; ending, so that nothing of this tenure remains")
+        }
     }
 }
 
@@ -92,7 +116,12 @@ impl Leader {
     async fn lead(self, tenure: Tenure) {
         info!(workers = self.args.workers, "leading");
         let stop = CancellationToken::new();
-        let writer = Writer::new(self.client.clone(), self.limit, tenure.clone(), Arc::clone(&self.metrics));
+        let writer = Writer::new(
+            self.client.clone(),
+            self.limit,
+            tenure.clone(),
+            Arc::clone(&self.metrics),
+        );
         let events = Events::default();
         let companion = Companion {
             index: Arc::clone(&self.index),
@@ -133,7 +162,12 @@ impl Leader {
     }
 }
 
-async fn read_gauges(metrics: Arc<Metrics>, queue: Arc<Queue>, limit: Arc<Limit>, index: Arc<Index>) {
+async fn read_gauges(
+    metrics: Arc<Metrics>,
+    queue: Arc<Queue>,
+    limit: Arc<Limit>,
+    index: Arc<Index>,
+) {
     let mut tick = tokio::time::interval(READING);
     loop {
         tick.tick().await;

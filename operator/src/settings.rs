@@ -40,12 +40,22 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) lease: LeaseArgs,
     /// How gangs are placed: `auto` takes `native` where the API server serves CompositePodGroups, else `gated`
-    #[arg(long, env = "COPPICE_GANG_BACKEND", default_value = "auto", value_name = "BACKEND")]
+    #[arg(
+        long,
+        env = "COPPICE_GANG_BACKEND",
+        default_value = "auto",
+        value_name = "BACKEND"
+    )]
     pub(crate) gang_backend: Choice,
     #[command(flatten)]
     pub(crate) gated: GatedArgs,
     /// Work only in these namespaces; without it in all
-    #[arg(long = "namespace", env = "COPPICE_NAMESPACES", value_delimiter = ',', value_name = "NAMESPACE")]
+    #[arg(
+        long = "namespace",
+        env = "COPPICE_NAMESPACES",
+        value_delimiter = ',',
+        value_name = "NAMESPACE"
+    )]
     pub(crate) namespaces: Vec<String>,
     /// Image of the init container that keeps the start order
     #[arg(long, env = "COPPICE_INIT_IMAGE", default_value = DEFAULT_INIT_IMAGE, value_name = "IMAGE")]
@@ -62,4 +72,7 @@ pub(crate) struct RunArgs {
 }
 
 /// The image released with this version.
-pub(crate) const DEFAULT_INIT_IMAGE: &str = concat!("ghcr.io/coppice-dev/coppice-init:v", env!("CARGO_PKG_VERSION"));
+pub(crate) const DEFAULT_INIT_IMAGE: &str = concat!(
+    "ghcr.io/coppice-dev/coppice-init:v",
+    env!("CARGO_PKG_VERSION")
+);

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use coppice_operator_api::pod_clique_set::{CliqueStartupType, PodCliqueTemplateSpec, UpdateStrategyType};
+use coppice_operator_api::pod_clique_set::{
+    CliqueStartupType, PodCliqueTemplateSpec, UpdateStrategyType,
+};
 use coppice_operator_api::{AutoScalingConfig, PodCliqueSet};
 use coppice_operator_plan::hash::TemplateHash;
 use coppice_operator_plan::ids::{CliqueName, GroupName, NameError};
@@ -60,7 +62,9 @@ pub(crate) enum Invalid {
     #[error("spec.template: {0}")]
     Template(#[from] TemplateError),
     /// Two children would have one name.
-    #[error("clique {clique} and scaling group {group} would give two objects the name {name}: rename one of them")]
+    #[error(
+        "clique {clique} and scaling group {group} would give two objects the name {name}: rename one of them"
+    )]
     SameName {
         /// The clique.
         clique: String,
@@ -92,12 +96,17 @@ impl Validated {
         let mut group_positions = BTreeMap::new();
         for (position, group) in template.scaling_groups().iter().enumerate() {
             let field = format!("spec.template.podCliqueScalingGroups[{position}]");
-            let name = GroupName::new(&group.name).map_err(|source| named(format!("{field}.name"), source))?;
+            let name = GroupName::new(&group.name)
+                .map_err(|source| named(format!("{field}.name"), source))?;
             let members = group.clique_names.iter().enumerate().map(|(member, name)| {
-                CliqueName::new(name).map_err(|source| named(format!("{field}.cliqueNames[{member}]"), source))
+                CliqueName::new(name)
+                    .map_err(|source| named(format!("{field}.cliqueNames[{member}]"), source))
             });
             let min = group.effective_min_available();
-            let replicas = number(&format!("{field}.replicas"), group.template_replicas().into())?;
+            let replicas = number(
+                &format!("{field}.replicas"),
+                group.template_replicas().into(),
+            )?;
             check_minimum(&field, min, replicas)?;
             group_positions.insert(name.clone(), position);
             groups.push(GroupTemplate {
@@ -131,12 +140,19 @@ impl Validated {
 
     /// The same set in a newer version whose spec is the same.
     pub(crate) fn with_object(&self, object: Arc<PodCliqueSet>) -> Self {
-        Self { object, ..self.clone() }
+        Self {
+            object,
+            ..self.clone()
+        }
     }
 
     /// The clique as the set's author wrote it.
     pub(crate) fn clique(&self, name: &CliqueName) -> Option<&PodCliqueTemplateSpec> {
-        self.object.spec.template.cliques.get(*self.cliques.get(name)?)
+        self.object
+            .spec
+            .template
+            .cliques
+            .get(*self.cliques.get(name)?)
     }
 
     /// The group as the set's author wrote it.
@@ -144,7 +160,11 @@ impl Validated {
         &self,
         name: &GroupName,
     ) -> Option<&coppice_operator_api::pod_clique_set::PodCliqueScalingGroupConfig> {
-        self.object.spec.template.scaling_groups().get(*self.groups.get(name)?)
+        self.object
+            .spec
+            .template
+            .scaling_groups()
+            .get(*self.groups.get(name)?)
     }
 
     /// Limits of a clique's autoscaler, if it has one of its own.
@@ -177,7 +197,11 @@ impl Validated {
         match self.template.startup() {
             Startup::AnyOrder => false,
             Startup::InOrder => self.template.cliques().len() > 1,
-            Startup::Explicit => self.template.cliques().iter().any(|clique| !clique.starts_after.is_empty()),
+            Startup::Explicit => self
+                .template
+                .cliques()
+                .iter()
+                .any(|clique| !clique.starts_after.is_empty()),
         }
     }
 }
@@ -188,11 +212,22 @@ fn read_clique(
     priority_class: Option<&str>,
 ) -> Result<CliqueTemplate, Invalid> {
     let field = format!("spec.template.cliques[{position}]");
-    let name = CliqueName::new(&clique.name).map_err(|source| named(format!("{field}.name"), source))?;
-    let parents = clique.spec.starts_after.iter().flatten().enumerate().map(|(parent, name)| {
-        CliqueName::new(name).map_err(|source| named(format!("{field}.spec.startsAfter[{parent}]"), source))
-    });
-    let replicas = number(&format!("{field}.spec.replicas"), clique.spec.template_replicas().into())?;
+    let name =
+        CliqueName::new(&clique.name).map_err(|source| named(format!("{field}.name"), source))?;
+    let parents = clique
+        .spec
+        .starts_after
+        .iter()
+        .flatten()
+        .enumerate()
+        .map(|(parent, name)| {
+            CliqueName::new(name)
+                .map_err(|source| named(format!("{field}.spec.startsAfter[{parent}]"), source))
+        });
+    let replicas = number(
+        &format!("{field}.spec.replicas"),
+        clique.spec.template_replicas().into(),
+    )?;
     let min = clique.spec.effective_min_available();
     check_minimum(&format!("{field}.spec"), min, replicas)?;
     Ok(CliqueTemplate {
@@ -218,7 +253,9 @@ fn template_hash(clique: &PodCliqueTemplateSpec, priority_class: Option<&str>) -
 /// A PodClique and a scaling group of the same name would share objects: their autoscalers, and their pods' names.
 fn check_names(template: &SetTemplate) -> Result<(), Invalid> {
     for group in template.groups() {
-        let same = template.standalone().find(|clique| clique.name.as_str() == group.name.as_str());
+        let same = template
+            .standalone()
+            .find(|clique| clique.name.as_str() == group.name.as_str());
         if let Some(clique) = same.filter(|clique| clique.autoscaled && group.autoscaled) {
             return Err(Invalid::SameName {
                 clique: clique.name.to_string(),
@@ -235,12 +272,20 @@ fn named(field: String, source: NameError) -> Invalid {
 }
 
 fn number(field: &str, value: i64) -> Result<u32, Invalid> {
-    u32::try_from(value).map_err(|_| Invalid::Number { field: field.to_owned(), value, rule: "0 or more" })
+    u32::try_from(value).map_err(|_| Invalid::Number {
+        field: field.to_owned(),
+        value,
+        rule: "0 or more",
+    })
 }
 
 fn positive(field: &str, value: i64) -> Result<NonZeroU32, Invalid> {
     let number = u32::try_from(value).ok().and_then(NonZeroU32::new);
-    number.ok_or_else(|| Invalid::Number { field: field.to_owned(), value, rule: "1 or more" })
+    number.ok_or_else(|| Invalid::Number {
+        field: field.to_owned(),
+        value,
+        rule: "1 or more",
+    })
 }
 
 fn check_minimum(field: &str, minimum: i32, replicas: u32) -> Result<(), Invalid> {
@@ -313,13 +358,19 @@ mod tests {
             refused("name: pleader\n", "name: p.leader\n"),
             "spec.template.cliques[1].name: name \"p.leader\" may only hold lowercase letters, digits and '-'"
         );
-        assert_eq!(refused("replicas: 1\n", "replicas: -1\n"), "spec.replicas: -1 must be 0 or more");
+        assert_eq!(
+            refused("replicas: 1\n", "replicas: -1\n"),
+            "spec.replicas: -1 must be 0 or more"
+        );
         assert_eq!(
             refused("replicas: 2\n", "replicas: 2\n        minAvailable: 3\n"),
             "spec.template.cliques[0].spec.minAvailable: 3 must be at most replicas"
         );
         assert_eq!(
-            refused("cliqueNames: [pleader, pworker]", "cliqueNames: [pleader, gone]"),
+            refused(
+                "cliqueNames: [pleader, pworker]",
+                "cliqueNames: [pleader, gone]"
+            ),
             "spec.template: scaling group prefill lists clique gone, which the template does not define"
         );
     }
@@ -329,7 +380,12 @@ mod tests {
         let hashes = |yaml: &str| {
             let set = set(yaml);
             let cliques = set.template.cliques().iter();
-            (cliques.map(|clique| clique.hash.clone()).collect::<Vec<_>>(), set.template.hash().clone())
+            (
+                cliques
+                    .map(|clique| clique.hash.clone())
+                    .collect::<Vec<_>>(),
+                set.template.hash().clone(),
+            )
         };
         let before = hashes(MN);
         for same in [
@@ -344,8 +400,20 @@ mod tests {
         assert_ne!(image.0[0], before.0[0]);
         assert_eq!(image.0[1..], before.0[1..]);
         assert_ne!(image.1, before.1);
-        assert_ne!(hashes(&MN.replace("tier: web", "tier: api")).0[0], before.0[0]);
-        let priority = hashes(&MN.replace("cliqueStartupType:", "priorityClassName: high\n    cliqueStartupType:"));
-        assert!(priority.0.iter().zip(&before.0).all(|(new, old)| new != old));
+        assert_ne!(
+            hashes(&MN.replace("tier: web", "tier: api")).0[0],
+            before.0[0]
+        );
+        let priority = hashes(&MN.replace(
+            "cliqueStartupType:",
+            "priorityClassName: high\n    cliqueStartupType:",
+        ));
+        assert!(
+            priority
+                .0
+                .iter()
+                .zip(&before.0)
+                .all(|(new, old)| new != old)
+        );
     }
 }

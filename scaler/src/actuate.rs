@@ -47,17 +47,41 @@ pub(crate) async fn carry_out(
     let mut outcomes = Vec::new();
     for step in steps {
         if !tenure.is_current() {
-            debug!(namespace, "not the leader any more, leaving the rest to the next one");
+            debug!(
+                namespace,
+                "not the leader any more, leaving the rest to the next one"
+            );
             break;
         }
-        let Some((api, name)) = target::object(client, namespace, target, roles, step.object) else { continue };
-        let outcome = match api.patch_scale(&name, &PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() }, &patch(*step)).await {
+        let Some((api, name)) = target::object(client, namespace, target, roles, step.object)
+        else {
+            continue;
+        };
+        let outcome = match api
+            .patch_scale(
+                &name,
+                &PatchParams {
+                    field_manager: Some(MANAGER.to_owned()),
+                    ..PatchParams::default()
+                },
+                &patch(*step),
+            )
+            .await
+        {
             Ok(_) => {
                 info!(namespace, name, from = step.from, to = step.to, "scaled");
                 Outcome::Done
             }
-            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) || is_failed_test(&status.message) => {
-                debug!(namespace, name, from = step.from, to = step.to, "replicas changed before they could be written");
+            Err(kube::Error::Api(status))
+                if matches!(status.code, 404 | 409) || is_failed_test(&status.message) =>
+            {
+                debug!(
+                    namespace,
+                    name,
+                    from = step.from,
+                    to = step.to,
+                    "replicas changed before they could be written"
+                );
                 Outcome::Outdated
             }
             Err(error) => {
@@ -75,7 +99,9 @@ fn what(object: StepObject, roles: &[Role]) -> String {
     match object {
         StepObject::Sets => "sets".to_owned(),
         StepObject::Role { role, set } => {
-            let name = roles.get(role).map_or_else(String::new, |role| role.name.clone());
+            let name = roles
+                .get(role)
+                .map_or_else(String::new, |role| role.name.clone());
             format!("role \"{name}\" in set {set}")
         }
     }
@@ -83,7 +109,8 @@ fn what(object: StepObject, roles: &[Role]) -> String {
 
 /// The API server answers a failed test with 422 and this in its message.
 fn is_failed_test(message: &str) -> bool {
-    message.contains("the server rejected our request due to an error in our request") || message.contains("testing path")
+    message.contains("the server rejected our request due to an error in our request")
+        || message.contains("testing path")
 }
 
 /// A patch that fails unless the value is still `step.from`. A scale leaves a zero out, so zero is an empty spec.

@@ -88,21 +88,27 @@ impl Considerer {
         tenure: Option<&Tenure>,
         now: Timestamp,
     ) -> Considered {
-        let outcome = self.decide(key, policy, memory, views, tenure.is_some(), now).await;
+        let outcome = self
+            .decide(key, policy, memory, views, tenure.is_some(), now)
+            .await;
         let status = self.status(policy, memory, &outcome, now);
         let mut recheck_after = self.pace.interval;
         let mut refusal = None;
         if let Ok(decided) = &outcome {
             recheck_after = decided.decision.recheck_after;
             self.metrics.decided(key, &status, decided.took);
-            let writes = policy.spec.mode == Mode::Auto && policy.spec.actuation == Actuation::Scale;
+            let writes =
+                policy.spec.mode == Mode::Auto && policy.spec.actuation == Actuation::Scale;
             if let Some(tenure) = tenure.filter(|_| writes) {
-                refusal = self.actuate(key, policy, memory, decided, &status, tenure).await;
+                refusal = self
+                    .actuate(key, policy, memory, decided, &status, tenure)
+                    .await;
             }
         }
         self.board.show(key, policy, &status, tenure.is_some(), now);
         if let Some(tenure) = tenure {
-            self.record(key, policy, memory, status, refusal, tenure, now).await;
+            self.record(key, policy, memory, status, refusal, tenure, now)
+                .await;
         }
         Considered { recheck_after }
     }
@@ -120,18 +126,39 @@ impl Considerer {
         let spec = &policy.spec;
         self.read_profiles(namespace, policy, memory, now).await;
         if let Some(message) = &memory.profiles.trouble {
-            return Err(Trouble { reason: Reason::ProfileUnavailable, message: message.clone() });
+            return Err(Trouble {
+                reason: Reason::ProfileUnavailable,
+                message: message.clone(),
+            });
         }
-        let plan = validate(spec, &memory.profiles.by_role, self.pace)
-            .map_err(|invalid| Trouble { reason: Reason::InvalidPolicy, message: invalid.to_string() })?;
-        let target = self.target(namespace, policy, views).await.map_err(|missing| {
-            let reason = if missing.is_role() { Reason::RoleNotFound } else { Reason::TargetNotFound };
-            Trouble { reason, message: missing.to_string() }
-        })?;
+        let plan =
+            validate(spec, &memory.profiles.by_role, self.pace).map_err(|invalid| Trouble {
+                reason: Reason::InvalidPolicy,
+                message: invalid.to_string(),
+            })?;
+        let target = self
+            .target(namespace, policy, views)
+            .await
+            .map_err(|missing| {
+                let reason = if missing.is_role() {
+                    Reason::RoleNotFound
+                } else {
+                    Reason::TargetNotFound
+                };
+                Trouble {
+                    reason,
+                    message: missing.to_string(),
+                }
+            })?;
         let nothing = Vec::new();
         let pods = views.pods.get(namespace).unwrap_or(&nothing);
-        let endpoints = endpoints::of_policy(namespace, &key.1, spec, &target, pods)
-            .map_err(|message| Trouble { reason: Reason::InvalidPolicy, message })?;
+        let endpoints =
+            endpoints::of_policy(namespace, &key.1, spec, &target, pods).map_err(|message| {
+                Trouble {
+                    reason: Reason::InvalidPolicy,
+                    message,
+                }
+            })?;
         self.tell_collector(key, memory, endpoints);
         let seen = look(&self.signals, spec, &memory.endpoints, now);
         let writing = leading && spec.mode == Mode::Auto && spec.actuation == Actuation::Scale;
@@ -142,30 +169,62 @@ impl Considerer {
         let decision = decide(&plan, &memory.history, &fleet, now);
         let took = begun.elapsed();
         for violation in plan::violations(&plan, &fleet, &decision) {
-            error!(namespace, name = key.1, ?violation, "a decision breaks a rule; please report this");
+            error!(
+                namespace,
+                name = key.1,
+                ?violation,
+                "a decision breaks a rule; please report this"
+            );
         }
         memory.history.record(&plan, &decision, now);
         debug!(namespace, name = key.1, ?decision, "decided");
-        Ok(Decided { target, decision, traffic_trouble: seen.traffic_trouble, took })
+        Ok(Decided {
+            target,
+            decision,
+            traffic_trouble: seen.traffic_trouble,
+            took,
+        })
     }
 
-    async fn target(&self, namespace: &str, policy: &ScalingPolicy, views: &Views) -> Result<Target, NoTarget> {
+    async fn target(
+        &self,
+        namespace: &str,
+        policy: &ScalingPolicy,
+        views: &Views,
+    ) -> Result<Target, NoTarget> {
         let spec = &policy.spec;
         if !target::is_set(spec) {
-            return Ok(Target::Plain(target::read_plain(&self.client, namespace, spec).await?));
+            return Ok(Target::Plain(
+                target::read_plain(&self.client, namespace, spec).await?,
+            ));
         }
         let Some(sets) = views.sets.as_ref().filter(|_| views.children_listed) else {
-            let message = views.trouble.clone().unwrap_or_else(|| "they are still being listed".to_owned());
-            return Err(NoTarget::Unknown { what: "PodCliqueSets", message });
+            let message = views
+                .trouble
+                .clone()
+                .unwrap_or_else(|| "they are still being listed".to_owned());
+            return Err(NoTarget::Unknown {
+                what: "PodCliqueSets",
+                message,
+            });
         };
         let name = spec.target.name.clone();
         let view = sets.get(&(namespace.to_owned(), name.clone()));
-        let view = view.ok_or_else(|| NoTarget::NotFound { kind: spec.target.kind.clone(), name: name.clone() })?;
+        let view = view.ok_or_else(|| NoTarget::NotFound {
+            kind: spec.target.kind.clone(),
+            name: name.clone(),
+        })?;
         target::check_roles(spec, view)?;
-        Ok(Target::Set { name, view: Arc::clone(view) })
+        Ok(Target::Set {
+            name,
+            view: Arc::clone(view),
+        })
     }
 
-    #[expect(clippy::too_many_arguments, reason = "a step of one pass; a struct for it would be made once and taken apart once")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "a step of one pass; a struct for it would be made once and taken apart once"
+    )]
     fn fleet(
         &self,
         key: &Key,
@@ -180,13 +239,32 @@ impl Considerer {
         let roles = &policy.spec.roles;
         match target {
             Target::Plain(plain) => {
-                let own: Vec<Arc<PodView>> = pods.iter().filter(|pod| endpoints::is_of_plain(plain, pod)).cloned().collect();
-                memory.writers.observe(StepObject::Role { role: 0, set: 0 }, plain.replicas, writing, now);
+                let own: Vec<Arc<PodView>> = pods
+                    .iter()
+                    .filter(|pod| endpoints::is_of_plain(plain, pod))
+                    .cloned()
+                    .collect();
+                memory.writers.observe(
+                    StepObject::Role { role: 0, set: 0 },
+                    plain.replicas,
+                    writing,
+                    now,
+                );
                 note_starts(memory, own.iter().map(|pod| (roles[0].name.as_str(), pod)));
-                fleet::of_plain(plain, &roles[0], &own, writing && memory.writers.conflict(Some(0)), now)
+                fleet::of_plain(
+                    plain,
+                    &roles[0],
+                    &own,
+                    writing && memory.writers.conflict(Some(0)),
+                    now,
+                )
             }
             Target::Set { name, view } => {
-                let own: Vec<Arc<PodView>> = pods.iter().filter(|pod| target::is_of_set(pod, name)).cloned().collect();
+                let own: Vec<Arc<PodView>> = pods
+                    .iter()
+                    .filter(|pod| target::is_of_set(pod, name))
+                    .cloned()
+                    .collect();
                 let world = World {
                     namespace: &key.0,
                     set_name: name,
@@ -199,10 +277,15 @@ impl Considerer {
                 observe_writers(&mut memory.writers, &fleet, writing, now);
                 let sets_conflict = memory.writers.conflict(None);
                 for (index, role) in fleet.roles.iter_mut().enumerate() {
-                    role.conflict = writing && (sets_conflict || memory.writers.conflict(Some(index)));
+                    role.conflict =
+                        writing && (sets_conflict || memory.writers.conflict(Some(index)));
                 }
                 let of_roles = own.iter().filter_map(|pod| {
-                    let role = roles.iter().find(|role| role.scales.as_ref().is_some_and(|scales| target::is_of_role(pod, name, scales)))?;
+                    let role = roles.iter().find(|role| {
+                        role.scales
+                            .as_ref()
+                            .is_some_and(|scales| target::is_of_role(pod, name, scales))
+                    })?;
                     Some((role.name.as_str(), pod))
                 });
                 note_starts(memory, of_roles);
@@ -212,9 +295,18 @@ impl Considerer {
     }
 
     /// Reads the profiles that roles name, when they may have changed.
-    async fn read_profiles(&self, namespace: &str, policy: &ScalingPolicy, memory: &mut Memory, now: Timestamp) {
+    async fn read_profiles(
+        &self,
+        namespace: &str,
+        policy: &ScalingPolicy,
+        memory: &mut Memory,
+        now: Timestamp,
+    ) {
         let generation = policy.metadata.generation;
-        let known = memory.profiles.read.filter(|(of, at)| *of == generation && since(Some(*at), now) < PROFILE_AGE);
+        let known = memory
+            .profiles
+            .read
+            .filter(|(of, at)| *of == generation && since(Some(*at), now) < PROFILE_AGE);
         if known.is_some() {
             return;
         }
@@ -222,8 +314,18 @@ impl Considerer {
         let mut by_role = BTreeMap::new();
         let mut trouble = None;
         for role in &policy.spec.roles {
-            let Some(key) = role.profile.as_ref().map(|profile| &profile.config_map).filter(|_| role.signal.slo.is_some()) else { continue };
-            let place = format!("roles: profile of role \"{}\" (ConfigMap \"{}\", key \"{}\")", role.name, key.name, key.key);
+            let Some(key) = role
+                .profile
+                .as_ref()
+                .map(|profile| &profile.config_map)
+                .filter(|_| role.signal.slo.is_some())
+            else {
+                continue;
+            };
+            let place = format!(
+                "roles: profile of role \"{}\" (ConfigMap \"{}\", key \"{}\")",
+                role.name, key.name, key.key
+            );
             let read = match maps.get_opt(&key.name).await {
                 Err(error) => Err(format!("{place} cannot be read: {}", message(&error))),
                 Ok(None) => Err(format!("{place} does not exist: create it")),
@@ -245,10 +347,12 @@ impl Considerer {
     fn tell_collector(&self, key: &Key, memory: &mut Memory, endpoints: Endpoints) {
         let owner = format!("{}/{}", key.0, key.1);
         if memory.endpoints.rules != endpoints.rules {
-            self.signals.set_scrape_rules(&owner, endpoints.rules.clone());
+            self.signals
+                .set_scrape_rules(&owner, endpoints.rules.clone());
         }
         if memory.endpoints.statics != endpoints.statics {
-            self.signals.set_static_targets(&owner, endpoints.statics.clone());
+            self.signals
+                .set_static_targets(&owner, endpoints.statics.clone());
         }
         memory.endpoints = endpoints;
     }
@@ -258,12 +362,25 @@ impl Considerer {
         let owner = format!("{}/{}", key.0, key.1);
         self.signals.set_scrape_rules(&owner, Vec::new());
         self.signals.set_static_targets(&owner, Vec::new());
-        let roles = memory.record.written().map(|status| status.roles.iter().map(|role| role.name.clone()).collect::<Vec<_>>());
-        self.metrics.forget(key, roles.unwrap_or_default().into_iter());
+        let roles = memory.record.written().map(|status| {
+            status
+                .roles
+                .iter()
+                .map(|role| role.name.clone())
+                .collect::<Vec<_>>()
+        });
+        self.metrics
+            .forget(key, roles.unwrap_or_default().into_iter());
     }
 
     /// The status that this pass leads to. A policy that cannot be followed keeps its last decision.
-    fn status(&self, policy: &ScalingPolicy, memory: &Memory, outcome: &Result<Decided, Trouble>, now: Timestamp) -> ScalingPolicyStatus {
+    fn status(
+        &self,
+        policy: &ScalingPolicy,
+        memory: &Memory,
+        outcome: &Result<Decided, Trouble>,
+        now: Timestamp,
+    ) -> ScalingPolicyStatus {
         let before = memory.record.written().cloned().unwrap_or_default();
         let (mut status, facts) = match outcome {
             Ok(decided) => {
@@ -275,7 +392,10 @@ impl Considerer {
                     decision: Some(&decided.decision),
                     traffic_trouble: decided.traffic_trouble.as_deref(),
                 };
-                (translate::record(&policy.spec, is_set, &decided.decision, now), facts)
+                (
+                    translate::record(&policy.spec, is_set, &decided.decision, now),
+                    facts,
+                )
             }
             Err(Trouble { reason, message }) => {
                 let facts = Facts {
@@ -305,7 +425,15 @@ impl Considerer {
         tenure: &Tenure,
     ) -> Option<String> {
         let steps = decided.decision.steps();
-        let outcomes = actuate::carry_out(&self.client, &key.0, &decided.target, &policy.spec.roles, &steps, tenure).await;
+        let outcomes = actuate::carry_out(
+            &self.client,
+            &key.0,
+            &decided.target,
+            &policy.spec.roles,
+            &steps,
+            tenure,
+        )
+        .await;
         let (mut grew, mut shrank, mut refusal) = (false, false, None);
         for (step, outcome) in outcomes {
             self.metrics.wrote("scale", outcome.name());
@@ -320,13 +448,18 @@ impl Considerer {
             }
         }
         if grew || shrank {
-            self.events.tell(policy, events::of_scaling(status, grew, shrank)).await;
+            self.events
+                .tell(policy, events::of_scaling(status, grew, shrank))
+                .await;
         }
         refusal
     }
 
     /// Writes the status when it is due, and tells what turned bad.
-    #[expect(clippy::too_many_arguments, reason = "a step of one pass; a struct for it would be made once and taken apart once")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "a step of one pass; a struct for it would be made once and taken apart once"
+    )]
     async fn record(
         &self,
         key: &Key,
@@ -338,7 +471,9 @@ impl Considerer {
         now: Timestamp,
     ) {
         if let Some(message) = refusal {
-            let ready = status.conditions.iter_mut().find(|condition| condition.type_ == coppice_scaler_api::ConditionType::Ready.as_str());
+            let ready = status.conditions.iter_mut().find(|condition| {
+                condition.type_ == coppice_scaler_api::ConditionType::Ready.as_str()
+            });
             if let Some(ready) = ready {
                 ready.status = "False".to_owned();
                 ready.reason = Reason::WriteRefused.as_str().to_owned();
@@ -355,16 +490,29 @@ impl Considerer {
             "metadata": {"name": key.1, "uid": policy.metadata.uid},
             "status": status,
         });
-        match policies.patch_status(&key.1, &PatchParams::apply(MANAGER).force(), &Patch::Apply(&patch)).await {
+        match policies
+            .patch_status(
+                &key.1,
+                &PatchParams::apply(MANAGER).force(),
+                &Patch::Apply(&patch),
+            )
+            .await
+        {
             Ok(_) => {
                 self.metrics.wrote("status", "done");
-                let before = memory.record.written().map(|status| status.conditions.clone()).unwrap_or_default();
+                let before = memory
+                    .record
+                    .written()
+                    .map(|status| status.conditions.clone())
+                    .unwrap_or_default();
                 for note in events::of_conditions(&before, &status.conditions) {
                     self.events.tell(policy, note).await;
                 }
                 memory.record.wrote(status);
             }
-            Err(kube::Error::Api(answer)) if matches!(answer.code, 404 | 409) => self.metrics.wrote("status", "outdated"),
+            Err(kube::Error::Api(answer)) if matches!(answer.code, 404 | 409) => {
+                self.metrics.wrote("status", "outdated")
+            }
             Err(error) => {
                 self.metrics.wrote("status", "refused");
                 warn!(namespace = key.0, name = key.1, error = %message(&error), "status could not be written");
@@ -385,10 +533,23 @@ fn observe_writers(writers: &mut Writers, fleet: &Fleet, writing: bool, now: Tim
     for set in &fleet.sets {
         for (role, units) in set.roles.iter().enumerate() {
             if let Some(desired) = units.desired {
-                writers.observe(StepObject::Role { role, set: set.index }, desired, writing, now);
+                writers.observe(
+                    StepObject::Role {
+                        role,
+                        set: set.index,
+                    },
+                    desired,
+                    writing,
+                    now,
+                );
             }
         }
     }
-    let exists = |role: usize, index: u32| fleet.sets.iter().any(|set| set.index == index && set.roles[role].desired.is_some());
+    let exists = |role: usize, index: u32| {
+        fleet
+            .sets
+            .iter()
+            .any(|set| set.index == index && set.roles[role].desired.is_some())
+    };
     writers.keep(|object| object.is_none_or(|(role, set)| exists(role, set)));
 }

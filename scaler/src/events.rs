@@ -30,14 +30,23 @@ pub(crate) struct Note {
 
 impl Events {
     pub(crate) fn new(client: kube::Client) -> Self {
-        let reporter = Reporter { controller: MANAGER.to_owned(), instance: None };
-        Self { recorder: Recorder::new(client, reporter) }
+        let reporter = Reporter {
+            controller: MANAGER.to_owned(),
+            instance: None,
+        };
+        Self {
+            recorder: Recorder::new(client, reporter),
+        }
     }
 
     /// Tells `note` about `policy`. An event is a courtesy: one that is refused is dropped.
     pub(crate) async fn tell(&self, policy: &ScalingPolicy, note: Note) {
         let event = Event {
-            type_: if note.warning { EventType::Warning } else { EventType::Normal },
+            type_: if note.warning {
+                EventType::Warning
+            } else {
+                EventType::Normal
+            },
             reason: note.reason,
             note: Some(note.text.chars().take(1_000).collect()),
             action: "Scale".to_owned(),
@@ -56,19 +65,43 @@ pub(crate) fn of_scaling(status: &ScalingPolicyStatus, grew: bool, shrank: bool)
         (false, true) => Reason::ScaledDown,
         (true | false, false) => Reason::ScaledUp,
     };
-    let text = status.decision.as_ref().map(|decision| decision.sentence.clone()).unwrap_or_default();
-    Note { warning: false, reason: reason.as_str().to_owned(), text }
+    let text = status
+        .decision
+        .as_ref()
+        .map(|decision| decision.sentence.clone())
+        .unwrap_or_default();
+    Note {
+        warning: false,
+        reason: reason.as_str().to_owned(),
+        text,
+    }
 }
 
 /// What to tell about conditions that turned bad between two statuses.
 pub(crate) fn of_conditions(before: &[Condition], after: &[Condition]) -> Vec<Note> {
     let bad = |condition: &Condition| {
-        let good = [ConditionType::Ready, ConditionType::MetricsAvailable, ConditionType::ObjectivesFeasible];
+        let good = [
+            ConditionType::Ready,
+            ConditionType::MetricsAvailable,
+            ConditionType::ObjectivesFeasible,
+        ];
         let is_good_when_true = good.iter().any(|type_| type_.as_str() == condition.type_);
         (condition.status == "True") != is_good_when_true
     };
-    let was = |condition: &Condition| before.iter().any(|before| before.type_ == condition.type_ && before.reason == condition.reason);
+    let was = |condition: &Condition| {
+        before
+            .iter()
+            .any(|before| before.type_ == condition.type_ && before.reason == condition.reason)
+    };
     let starting = |condition: &Condition| condition.reason == Reason::Starting.as_str();
-    let turned = after.iter().filter(|condition| bad(condition) && !was(condition) && !starting(condition));
-    turned.map(|condition| Note { warning: true, reason: condition.reason.clone(), text: condition.message.clone() }).collect()
+    let turned = after
+        .iter()
+        .filter(|condition| bad(condition) && !was(condition) && !starting(condition));
+    turned
+        .map(|condition| Note {
+            warning: true,
+            reason: condition.reason.clone(),
+            text: condition.message.clone(),
+        })
+        .collect()
 }

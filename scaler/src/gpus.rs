@@ -7,8 +7,9 @@ use k8s_openapi::api::core::v1::{Container, PodSpec};
 /// `None`: unknown, because the pod claims devices by ResourceClaim and asks for none by `resource`, or a quantity is no whole number.
 pub(crate) fn of_pod(spec: &PodSpec, resource: &str) -> Option<u32> {
     let init = spec.init_containers.as_deref().unwrap_or_default();
-    let (sidecars, once): (Vec<&Container>, Vec<&Container>) =
-        init.iter().partition(|container| container.restart_policy.as_deref() == Some("Always"));
+    let (sidecars, once): (Vec<&Container>, Vec<&Container>) = init
+        .iter()
+        .partition(|container| container.restart_policy.as_deref() == Some("Always"));
     let mut running = 0;
     for container in spec.containers.iter().chain(sidecars) {
         running += of_container(container, resource)?;
@@ -18,14 +19,25 @@ pub(crate) fn of_pod(spec: &PodSpec, resource: &str) -> Option<u32> {
         starting = starting.max(of_container(container, resource)?);
     }
     let gpus = running.max(starting);
-    let claims = spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty());
+    let claims = spec
+        .resource_claims
+        .as_ref()
+        .is_some_and(|claims| !claims.is_empty());
     (gpus > 0 || !claims).then_some(gpus)
 }
 
 fn of_container(container: &Container, resource: &str) -> Option<u32> {
     let asked = container.resources.as_ref().and_then(|resources| {
-        let limit = resources.limits.as_ref().and_then(|limits| limits.get(resource));
-        limit.or_else(|| resources.requests.as_ref().and_then(|requests| requests.get(resource)))
+        let limit = resources
+            .limits
+            .as_ref()
+            .and_then(|limits| limits.get(resource));
+        limit.or_else(|| {
+            resources
+                .requests
+                .as_ref()
+                .and_then(|requests| requests.get(resource))
+        })
     });
     asked.map_or(Some(0), |quantity| quantity.0.parse().ok())
 }
@@ -53,7 +65,10 @@ mod tests {
     #[test]
     fn no_gpu_is_zero_and_a_claim_is_unknown() {
         assert_eq!(gpus(json!({"containers": [{"name": "a"}]})), Some(0));
-        assert_eq!(gpus(json!({"containers": [{"name": "a"}], "resourceClaims": [{"name": "gpu"}]})), None);
+        assert_eq!(
+            gpus(json!({"containers": [{"name": "a"}], "resourceClaims": [{"name": "gpu"}]})),
+            None
+        );
         let odd = json!({"containers": [{"name": "a", "resources": {"requests": {"nvidia.com/gpu": "500m"}}}]});
         assert_eq!(gpus(odd), None);
     }

@@ -4,7 +4,9 @@ use anyhow::Context;
 use coppice_scaler_api::{LEASE_NAME, crds as definitions};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::ServiceAccount;
-use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject};
+use k8s_openapi::api::rbac::v1::{
+    ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Serialize;
 use serde_json::json;
@@ -19,7 +21,10 @@ const NAME: &str = "coppice-scaler";
 /// # Errors
 /// One cannot be written as YAML, which would be a bug.
 pub(crate) fn crds() -> anyhow::Result<String> {
-    let documents = definitions().iter().map(document).collect::<anyhow::Result<Vec<_>>>()?;
+    let documents = definitions()
+        .iter()
+        .map(document)
+        .collect::<anyhow::Result<Vec<_>>>()?;
     Ok(documents.join("---\n"))
 }
 
@@ -28,10 +33,17 @@ pub(crate) fn crds() -> anyhow::Result<String> {
 /// # Errors
 /// An object cannot be written as YAML, which would be a bug.
 pub(crate) fn render(args: &ManifestArgs) -> anyhow::Result<String> {
-    let mut documents = vec![document(&ServiceAccount { metadata: metadata(NAME, Some(&args.install_namespace)), ..ServiceAccount::default() })?];
+    let mut documents = vec![document(&ServiceAccount {
+        metadata: metadata(NAME, Some(&args.install_namespace)),
+        ..ServiceAccount::default()
+    })?];
     match &args.namespace {
         None => documents.extend([
-            document(&ClusterRole { metadata: metadata(NAME, None), rules: Some(rules()), aggregation_rule: None })?,
+            document(&ClusterRole {
+                metadata: metadata(NAME, None),
+                rules: Some(rules()),
+                aggregation_rule: None,
+            })?,
             document(&ClusterRoleBinding {
                 metadata: metadata(NAME, None),
                 role_ref: reference("ClusterRole", NAME),
@@ -41,10 +53,22 @@ pub(crate) fn render(args: &ManifestArgs) -> anyhow::Result<String> {
         Some(namespace) => documents.extend(namespaced(args, NAME, namespace, rules())?),
     }
     let lease = vec![
-        PolicyRule { resource_names: Some(vec![LEASE_NAME.to_owned()]), ..rule("coordination.k8s.io", &["leases"], &["get", "update", "patch"]) },
+        PolicyRule {
+            resource_names: Some(vec![LEASE_NAME.to_owned()]),
+            ..rule(
+                "coordination.k8s.io",
+                &["leases"],
+                &["get", "update", "patch"],
+            )
+        },
         rule("coordination.k8s.io", &["leases"], &["create"]),
     ];
-    documents.extend(namespaced(args, "coppice-scaler-lease", &args.install_namespace, lease)?);
+    documents.extend(namespaced(
+        args,
+        "coppice-scaler-lease",
+        &args.install_namespace,
+        lease,
+    )?);
     documents.push(document(&deployment(args)?)?);
     Ok(documents.join("---\n"))
 }
@@ -54,27 +78,54 @@ fn document(object: &impl Serialize) -> anyhow::Result<String> {
 }
 
 fn metadata(name: &str, namespace: Option<&str>) -> ObjectMeta {
-    let labels = [("app.kubernetes.io/name", NAME), ("app.kubernetes.io/part-of", "coppice")];
+    let labels = [
+        ("app.kubernetes.io/name", NAME),
+        ("app.kubernetes.io/part-of", "coppice"),
+    ];
     ObjectMeta {
         name: Some(name.to_owned()),
         namespace: namespace.map(str::to_owned),
-        labels: Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into()),
+        labels: Some(
+            labels
+                .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                .into(),
+        ),
         ..ObjectMeta::default()
     }
 }
 
 fn reference(kind: &str, name: &str) -> RoleRef {
-    RoleRef { api_group: Some("rbac.authorization.k8s.io".to_owned()), kind: kind.to_owned(), name: name.to_owned() }
+    RoleRef {
+        api_group: Some("rbac.authorization.k8s.io".to_owned()),
+        kind: kind.to_owned(),
+        name: name.to_owned(),
+    }
 }
 
 fn subject(args: &ManifestArgs) -> Subject {
-    Subject { kind: "ServiceAccount".to_owned(), name: NAME.to_owned(), namespace: Some(args.install_namespace.clone()), api_group: None }
+    Subject {
+        kind: "ServiceAccount".to_owned(),
+        name: NAME.to_owned(),
+        namespace: Some(args.install_namespace.clone()),
+        api_group: None,
+    }
 }
 
-fn namespaced(args: &ManifestArgs, name: &str, namespace: &str, rules: Vec<PolicyRule>) -> anyhow::Result<[String; 2]> {
-    let role = Role { metadata: metadata(name, Some(namespace)), rules: Some(rules) };
-    let binding =
-        RoleBinding { metadata: metadata(name, Some(namespace)), role_ref: reference("Role", name), subjects: Some(vec![subject(args)]) };
+fn namespaced(
+    args: &ManifestArgs,
+    name: &str,
+    namespace: &str,
+    rules: Vec<PolicyRule>,
+) -> anyhow::Result<[String; 2]> {
+    let role = Role {
+        metadata: metadata(name, Some(namespace)),
+        rules: Some(rules),
+    };
+    let binding = RoleBinding {
+        metadata: metadata(name, Some(namespace)),
+        role_ref: reference("Role", name),
+        subjects: Some(vec![subject(args)]),
+    };
     Ok([document(&role)?, document(&binding)?])
 }
 
@@ -91,12 +142,40 @@ fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> PolicyRule {
 /// Rights in the namespaces whose policies are followed. A policy that targets another kind than these needs rights on its `/scale`, too.
 fn rules() -> Vec<PolicyRule> {
     vec![
-        rule("autoscaling.coppice.dev", &["scalingpolicies"], &["get", "list", "watch"]),
-        rule("autoscaling.coppice.dev", &["scalingpolicies/status"], &["get", "patch"]),
-        rule("grove.io", &["podcliquesets", "podcliques", "podcliquescalinggroups"], &["get", "list", "watch"]),
-        rule("grove.io", &["podcliquesets/scale", "podcliques/scale", "podcliquescalinggroups/scale"], &["get", "patch"]),
-        rule("apps", &["deployments/scale", "statefulsets/scale"], &["get", "patch"]),
-        rule("leaderworkerset.x-k8s.io", &["leaderworkersets/scale"], &["get", "patch"]),
+        rule(
+            "autoscaling.coppice.dev",
+            &["scalingpolicies"],
+            &["get", "list", "watch"],
+        ),
+        rule(
+            "autoscaling.coppice.dev",
+            &["scalingpolicies/status"],
+            &["get", "patch"],
+        ),
+        rule(
+            "grove.io",
+            &["podcliquesets", "podcliques", "podcliquescalinggroups"],
+            &["get", "list", "watch"],
+        ),
+        rule(
+            "grove.io",
+            &[
+                "podcliquesets/scale",
+                "podcliques/scale",
+                "podcliquescalinggroups/scale",
+            ],
+            &["get", "patch"],
+        ),
+        rule(
+            "apps",
+            &["deployments/scale", "statefulsets/scale"],
+            &["get", "patch"],
+        ),
+        rule(
+            "leaderworkerset.x-k8s.io",
+            &["leaderworkersets/scale"],
+            &["get", "patch"],
+        ),
         rule("", &["pods"], &["get", "list", "watch"]),
         rule("", &["configmaps"], &["get"]),
         rule("events.k8s.io", &["events"], &["create", "patch"]),
@@ -106,7 +185,11 @@ fn rules() -> Vec<PolicyRule> {
 fn deployment(args: &ManifestArgs) -> anyhow::Result<Deployment> {
     let labels = json!({"app.kubernetes.io/name": NAME});
     let mut arguments = vec!["run".to_owned()];
-    arguments.extend(args.namespace.iter().map(|namespace| format!("--namespace={namespace}")));
+    arguments.extend(
+        args.namespace
+            .iter()
+            .map(|namespace| format!("--namespace={namespace}")),
+    );
     let container = json!({
         "name": "scaler",
         "image": args.image,
@@ -144,22 +227,50 @@ mod tests {
 
     fn documents(arguments: &[&str]) -> Vec<serde_json::Value> {
         let parsed = Arguments::parse_from(["coppice-scaler", "manifests"].iter().chain(arguments));
-        let Command::Manifests(args) = parsed.command else { panic!("manifests") };
+        let Command::Manifests(args) = parsed.command else {
+            panic!("manifests")
+        };
         serde_saphyr::from_multiple(&render(&args).unwrap()).unwrap()
     }
 
     fn kinds(documents: &[serde_json::Value]) -> Vec<&str> {
-        documents.iter().filter_map(|document| document["kind"].as_str()).collect()
+        documents
+            .iter()
+            .filter_map(|document| document["kind"].as_str())
+            .collect()
     }
 
     #[test]
     fn the_objects_are_complete_and_in_order() {
         let all = documents(&[]);
-        assert_eq!(kinds(&all), ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "Deployment"]);
+        assert_eq!(
+            kinds(&all),
+            [
+                "ServiceAccount",
+                "ClusterRole",
+                "ClusterRoleBinding",
+                "Role",
+                "RoleBinding",
+                "Deployment"
+            ]
+        );
         let one = documents(&["--namespace=serving"]);
-        assert_eq!(kinds(&one), ["ServiceAccount", "Role", "RoleBinding", "Role", "RoleBinding", "Deployment"]);
+        assert_eq!(
+            kinds(&one),
+            [
+                "ServiceAccount",
+                "Role",
+                "RoleBinding",
+                "Role",
+                "RoleBinding",
+                "Deployment"
+            ]
+        );
         assert_eq!(one[1]["metadata"]["namespace"], "serving");
-        assert_eq!(one[5]["spec"]["template"]["spec"]["containers"][0]["args"], json!(["run", "--namespace=serving"]));
+        assert_eq!(
+            one[5]["spec"]["template"]["spec"]["containers"][0]["args"],
+            json!(["run", "--namespace=serving"])
+        );
     }
 
     #[test]
@@ -173,8 +284,18 @@ mod tests {
 
     #[test]
     fn definitions_are_two_documents() {
-        let documents: Vec<serde_json::Value> = serde_saphyr::from_multiple(&crds().unwrap()).unwrap();
-        let names: Vec<&str> = documents.iter().filter_map(|document| document["metadata"]["name"].as_str()).collect();
-        assert_eq!(names, ["scalingpolicies.autoscaling.coppice.dev", "gpubudgets.autoscaling.coppice.dev"]);
+        let documents: Vec<serde_json::Value> =
+            serde_saphyr::from_multiple(&crds().unwrap()).unwrap();
+        let names: Vec<&str> = documents
+            .iter()
+            .filter_map(|document| document["metadata"]["name"].as_str())
+            .collect();
+        assert_eq!(
+            names,
+            [
+                "scalingpolicies.autoscaling.coppice.dev",
+                "gpubudgets.autoscaling.coppice.dev"
+            ]
+        );
     }
 }

@@ -52,7 +52,9 @@ impl Memory {
 }
 
 fn history(status: Option<&ScalingPolicyStatus>, now: Timestamp) -> History {
-    let Some(text) = status.and_then(|status| status.history.as_deref()) else { return History::new(now) };
+    let Some(text) = status.and_then(|status| status.history.as_deref()) else {
+        return History::new(now);
+    };
     let snapshot: Snapshot = match serde_json::from_str(text) {
         Ok(snapshot) => snapshot,
         Err(error) => {

@@ -6,12 +6,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use axum::Router;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{Html, IntoResponse};
 use axum::routing::get;
-use axum::Router;
 use coppice_scaler_api::{ScalingPolicy, ScalingPolicyStatus};
 use futures::Stream;
 use jiff::Timestamp;
@@ -71,21 +71,43 @@ struct RolePoint {
 
 impl Default for Board {
     fn default() -> Self {
-        Self { shown: Arc::new(watch::Sender::new(BTreeMap::new())) }
+        Self {
+            shown: Arc::new(watch::Sender::new(BTreeMap::new())),
+        }
     }
 }
 
 impl Board {
     /// Shows the decision about a policy.
-    pub(crate) fn show(&self, key: &Key, policy: &ScalingPolicy, status: &ScalingPolicyStatus, leading: bool, now: Timestamp) {
+    pub(crate) fn show(
+        &self,
+        key: &Key,
+        policy: &ScalingPolicy,
+        status: &ScalingPolicyStatus,
+        leading: bool,
+        now: Timestamp,
+    ) {
         self.shown.send_modify(|shown| {
             let before = shown.get(key);
-            let mut decisions = before.map(|entry| entry.decisions.clone()).unwrap_or_default();
+            let mut decisions = before
+                .map(|entry| entry.decisions.clone())
+                .unwrap_or_default();
             let mut points = before.map(|entry| entry.points.clone()).unwrap_or_default();
             let moving = status.roles.iter().any(|role| role.wanted != role.current)
-                || status.sets.as_ref().is_some_and(|sets| sets.wanted != sets.current);
-            let sentence = status.decision.as_ref().map(|decision| decision.sentence.clone()).unwrap_or_default();
-            if moving && decisions.front().is_none_or(|said: &Said| said.sentence != sentence) {
+                || status
+                    .sets
+                    .as_ref()
+                    .is_some_and(|sets| sets.wanted != sets.current);
+            let sentence = status
+                .decision
+                .as_ref()
+                .map(|decision| decision.sentence.clone())
+                .unwrap_or_default();
+            if moving
+                && decisions
+                    .front()
+                    .is_none_or(|said: &Said| said.sentence != sentence)
+            {
                 decisions.push_front(Said { at: now, sentence });
                 decisions.truncate(DECISIONS);
             }
@@ -100,7 +122,10 @@ impl Board {
                 mode: format!("{:?}", policy.spec.mode),
                 leading,
                 at: now,
-                status: ScalingPolicyStatus { history: None, ..status.clone() },
+                status: ScalingPolicyStatus {
+                    history: None,
+                    ..status.clone()
+                },
                 decisions,
                 points,
             };
@@ -136,32 +161,52 @@ impl Board {
 fn point(status: &ScalingPolicyStatus, now: Timestamp) -> Point {
     let demand = coppice_scaler_plan::Quantity::Demand.name();
     let roles = status.roles.iter().map(|role| RolePoint {
-        demand: role.signals.iter().find(|signal| signal.name == demand).map(|signal| signal.value.as_f64()),
+        demand: role
+            .signals
+            .iter()
+            .find(|signal| signal.name == demand)
+            .map(|signal| signal.value.as_f64()),
         wanted: role.wanted,
         ready: role.ready,
     });
-    Point { at: now, sets: status.sets.as_ref().map(|sets| sets.wanted), roles: roles.collect() }
+    Point {
+        at: now,
+        sets: status.sets.as_ref().map(|sets| sets.wanted),
+        roles: roles.collect(),
+    }
 }
 
 fn page() -> impl IntoResponse {
-    ([(header::CACHE_CONTROL, "no-store")], Html(include_str!("page.html")))
+    (
+        [(header::CACHE_CONTROL, "no-store")],
+        Html(include_str!("page.html")),
+    )
 }
 
 async fn policies(State((board, _)): State<(Board, CancellationToken)>) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "application/json")], board.json())
 }
 
-async fn events(State((board, draining)): State<(Board, CancellationToken)>) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
+async fn events(
+    State((board, draining)): State<(Board, CancellationToken)>,
+) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
     let changes = board.shown.subscribe();
-    let stream = futures::stream::unfold((board, changes, true), |(board, mut changes, first)| async move {
-        if !first {
-            changes.changed().await.ok()?;
-        }
-        changes.borrow_and_update();
-        let event = Event::default().data(board.json());
-        Some((Ok(event), (board, changes, false)))
-    });
-    Sse::new(futures::StreamExt::take_until(stream, draining.cancelled_owned())).keep_alive(KeepAlive::default())
+    let stream = futures::stream::unfold(
+        (board, changes, true),
+        |(board, mut changes, first)| async move {
+            if !first {
+                changes.changed().await.ok()?;
+            }
+            changes.borrow_and_update();
+            let event = Event::default().data(board.json());
+            Some((Ok(event), (board, changes, false)))
+        },
+    );
+    Sse::new(futures::StreamExt::take_until(
+        stream,
+        draining.cancelled_owned(),
+    ))
+    .keep_alive(KeepAlive::default())
 }
 
 #[cfg(test)]
@@ -188,9 +233,21 @@ mod tests {
 
     async fn body(board: &Board, path: &str) -> String {
         let app = board.clone().router(CancellationToken::new());
-        let response = app.oneshot(Request::get(path).body(Body::empty()).unwrap()).await.unwrap();
+        let response = app
+            .oneshot(Request::get(path).body(Body::empty()).unwrap())
+            .await
+            .unwrap();
         assert_eq!(response.status(), 200);
-        String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
+        String::from_utf8(
+            response
+                .into_body()
+                .collect()
+                .await
+                .unwrap()
+                .to_bytes()
+                .to_vec(),
+        )
+        .unwrap()
     }
 
     #[tokio::test]
@@ -198,8 +255,15 @@ mod tests {
         let board = Board::default();
         let key = ("serving".to_owned(), "chat".to_owned());
         let policy = policy();
-        board.show(&key, &policy, policy.status.as_ref().unwrap(), true, Timestamp::UNIX_EPOCH);
-        let shown: serde_json::Value = serde_json::from_str(&body(&board, "/api/policies").await).unwrap();
+        board.show(
+            &key,
+            &policy,
+            policy.status.as_ref().unwrap(),
+            true,
+            Timestamp::UNIX_EPOCH,
+        );
+        let shown: serde_json::Value =
+            serde_json::from_str(&body(&board, "/api/policies").await).unwrap();
         assert_eq!(shown[0]["name"], "chat");
         assert_eq!(shown[0]["status"]["roles"][0]["wanted"], 4);
         assert_eq!(shown[0]["points"][0]["roles"][0]["ready"], 2);
@@ -212,7 +276,12 @@ mod tests {
         let page = body(&Board::default(), "/").await;
         assert!(page.contains("/api/events"));
         for outside in ["http://", "https://", "src=\"//"] {
-            assert!(!page.replace("http://www.w3.org/2000/svg", "").contains(outside), "{outside}");
+            assert!(
+                !page
+                    .replace("http://www.w3.org/2000/svg", "")
+                    .contains(outside),
+                "{outside}"
+            );
         }
     }
 

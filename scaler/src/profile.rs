@@ -52,7 +52,9 @@ struct Communication {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Unreadable {
     /// Not the JSON of a profile.
-    #[error("not a profile: {0}; write one object with step, kv_capacity_tokens, max_num_seqs and prefill_fit")]
+    #[error(
+        "not a profile: {0}; write one object with step, kv_capacity_tokens, max_num_seqs and prefill_fit"
+    )]
     Json(#[from] serde_json::Error),
     /// Nothing says how long a prefill takes.
     #[error("neither prefill_fit nor step.per_prefill_token_ms is given: add one of them")]
@@ -71,27 +73,49 @@ pub(crate) enum Unreadable {
 /// [`Unreadable`], naming the field.
 pub(crate) fn parse(text: &str) -> Result<Profile, Unreadable> {
     let written: Written = serde_json::from_str(text)?;
-    let communication = written.tp_comm.as_ref().unwrap_or(&Communication { t0_ms: 0.0, per_token_ms: 0.0 });
+    let communication = written.tp_comm.as_ref().unwrap_or(&Communication {
+        t0_ms: 0.0,
+        per_token_ms: 0.0,
+    });
     let constant = written.step.t0_ms + written.per_step_overhead_ms + communication.t0_ms;
-    let per_sequence = written.step.per_seq_ms + written.per_seq_overhead_ms + communication.per_token_ms;
+    let per_sequence =
+        written.step.per_seq_ms + written.per_seq_overhead_ms + communication.per_token_ms;
     let prefill = match (&written.prefill_fit, written.step.per_prefill_token_ms) {
-        (Some(fit), _) => [fit.a_ms + written.fixed_ttft_ms_beside(), fit.b_ms, fit.c_ms],
+        (Some(fit), _) => [
+            fit.a_ms + written.fixed_ttft_ms_beside(),
+            fit.b_ms,
+            fit.c_ms,
+        ],
         (None, Some(per_token)) => {
             let per_token = per_token + communication.per_token_ms;
-            [constant + written.fixed_ttft_ms, per_token, written.step.attn_ms_per_token2 / 2.0]
+            [
+                constant + written.fixed_ttft_ms,
+                per_token,
+                written.step.attn_ms_per_token2 / 2.0,
+            ]
         }
         (None, None) => return Err(Unreadable::NoPrefill),
     };
     let seconds = |milliseconds: [f64; 3]| milliseconds.map(|value| value / 1_000.0);
     let step = seconds([constant, per_sequence, written.step.per_kv_token_ms]);
-    Ok(Profile::new(seconds(prefill), step, written.kv_capacity_tokens, written.max_num_seqs, written.kv_transfer_ms / 1_000.0)?)
+    Ok(Profile::new(
+        seconds(prefill),
+        step,
+        written.kv_capacity_tokens,
+        written.max_num_seqs,
+        written.kv_transfer_ms / 1_000.0,
+    )?)
 }
 
 impl Written {
     /// The part of the fixed time to first token that a fit of model time lacks: it is carried as an overhead there and is part of the fit's own
     /// constant where the fit is of measured times.
     fn fixed_ttft_ms_beside(&self) -> f64 {
-        if self.per_step_overhead_ms > 0.0 { self.fixed_ttft_ms } else { 0.0 }
+        if self.per_step_overhead_ms > 0.0 {
+            self.fixed_ttft_ms
+        } else {
+            0.0
+        }
     }
 }
 
@@ -105,7 +129,14 @@ mod tests {
 
     #[test]
     fn a_published_profile_is_read_with_its_units() {
-        let expected = Profile::new([0.01855, 1.411e-5, 4.919e-10], [4.38e-3, 3.948e-5, 3.009e-8], 945_029.0, 1_024.0, 0.0).unwrap();
+        let expected = Profile::new(
+            [0.01855, 1.411e-5, 4.919e-10],
+            [4.38e-3, 3.948e-5, 3.009e-8],
+            945_029.0,
+            1_024.0,
+            0.0,
+        )
+        .unwrap();
         let read = parse(MEASURED).unwrap();
         assert_eq!(format!("{read:.9?}"), format!("{expected:.9?}"));
     }
@@ -115,14 +146,31 @@ mod tests {
         let mut value: serde_json::Value = serde_json::from_str(MEASURED).unwrap();
         value.as_object_mut().unwrap().remove("prefill_fit");
         parse(&value.to_string()).unwrap();
-        value["step"].as_object_mut().unwrap().remove("per_prefill_token_ms");
-        assert!(matches!(parse(&value.to_string()), Err(Unreadable::NoPrefill)));
+        value["step"]
+            .as_object_mut()
+            .unwrap()
+            .remove("per_prefill_token_ms");
+        assert!(matches!(
+            parse(&value.to_string()),
+            Err(Unreadable::NoPrefill)
+        ));
     }
 
     #[test]
     fn nonsense_names_the_field() {
-        assert!(parse("[]").unwrap_err().to_string().contains("not a profile"));
-        let broken = MEASURED.replace("\"kv_capacity_tokens\": 945029", "\"kv_capacity_tokens\": 0");
-        assert_eq!(parse(&broken).unwrap_err().to_string(), "KV capacity is 0: write a finite number above 0");
+        assert!(
+            parse("[]")
+                .unwrap_err()
+                .to_string()
+                .contains("not a profile")
+        );
+        let broken = MEASURED.replace(
+            "\"kv_capacity_tokens\": 945029",
+            "\"kv_capacity_tokens\": 0",
+        );
+        assert_eq!(
+            parse(&broken).unwrap_err().to_string(),
+            "KV capacity is 0: write a finite number above 0"
+        );
     }
 }

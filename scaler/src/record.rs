@@ -6,7 +6,9 @@
 
 use std::time::Duration;
 
-use coppice_scaler_api::{Because, ConditionType, LimitedBy, ScaledKind, ScalingPolicyStatus, SetShare};
+use coppice_scaler_api::{
+    Because, ConditionType, LimitedBy, ScaledKind, ScalingPolicyStatus, SetShare,
+};
 use jiff::Timestamp;
 
 use crate::observe::fleet::since;
@@ -39,12 +41,26 @@ struct Secondary {
 }
 
 fn primary(status: &ScalingPolicyStatus) -> Primary {
-    let ready = status.conditions.iter().find(|condition| condition.type_ == ConditionType::Ready.as_str());
+    let ready = status
+        .conditions
+        .iter()
+        .find(|condition| condition.type_ == ConditionType::Ready.as_str());
     let roles = status.roles.iter();
     Primary {
         generation: status.observed_generation,
         ready: ready.map(|condition| (condition.status.clone(), condition.reason.clone())),
-        roles: roles.map(|role| (role.name.clone(), role.kind, role.current, role.ready, role.wanted, role.per_set.clone())).collect(),
+        roles: roles
+            .map(|role| {
+                (
+                    role.name.clone(),
+                    role.kind,
+                    role.current,
+                    role.ready,
+                    role.wanted,
+                    role.per_set.clone(),
+                )
+            })
+            .collect(),
         sets: status.sets.as_ref().map(|sets| (sets.current, sets.wanted)),
     }
 }
@@ -52,16 +68,29 @@ fn primary(status: &ScalingPolicyStatus) -> Primary {
 fn secondary(status: &ScalingPolicyStatus) -> Secondary {
     let conditions = status.conditions.iter();
     Secondary {
-        conditions: conditions.map(|each| (each.type_.clone(), each.status.clone(), each.reason.clone())).collect(),
-        roles: status.roles.iter().map(|role| (role.because, role.limited_by.clone())).collect(),
-        sets: status.sets.as_ref().map(|sets| sets.limited_by.clone()).unwrap_or_default(),
+        conditions: conditions
+            .map(|each| (each.type_.clone(), each.status.clone(), each.reason.clone()))
+            .collect(),
+        roles: status
+            .roles
+            .iter()
+            .map(|role| (role.because, role.limited_by.clone()))
+            .collect(),
+        sets: status
+            .sets
+            .as_ref()
+            .map(|sets| sets.limited_by.clone())
+            .unwrap_or_default(),
     }
 }
 
 impl Record {
     /// A record that goes on from what a status says.
     pub(crate) fn from_status(status: Option<&ScalingPolicyStatus>) -> Self {
-        Self { written: status.cloned(), waiting: None }
+        Self {
+            written: status.cloned(),
+            waiting: None,
+        }
     }
 
     /// What was written last.
@@ -71,7 +100,9 @@ impl Record {
 
     /// Whether `status` is to be written now.
     pub(crate) fn is_due(&mut self, status: &ScalingPolicyStatus, now: Timestamp) -> bool {
-        let Some(written) = &self.written else { return true };
+        let Some(written) = &self.written else {
+            return true;
+        };
         if primary(written) != primary(status) {
             return true;
         }
@@ -91,7 +122,10 @@ impl Record {
 
     /// Takes in that `status` was written.
     pub(crate) fn wrote(&mut self, status: ScalingPolicyStatus) {
-        *self = Self { written: Some(status), waiting: None };
+        *self = Self {
+            written: Some(status),
+            waiting: None,
+        };
     }
 }
 
@@ -116,7 +150,10 @@ mod tests {
             per_set: Vec::new(),
             signals: Vec::new(),
         };
-        ScalingPolicyStatus { roles: vec![role], ..ScalingPolicyStatus::default() }
+        ScalingPolicyStatus {
+            roles: vec![role],
+            ..ScalingPolicyStatus::default()
+        }
     }
 
     #[test]
@@ -132,7 +169,11 @@ mod tests {
     fn reasons_are_written_when_they_last_and_not_when_they_flap() {
         let mut record = Record::from_status(Some(&status(2, Because::Load)));
         for second in (0..300).step_by(5) {
-            let because = if second % 10 == 0 { Because::Stabilization } else { Because::Load };
+            let because = if second % 10 == 0 {
+                Because::Stabilization
+            } else {
+                Because::Load
+            };
             assert!(!record.is_due(&status(2, because), at(second)), "{second}");
         }
         assert!(!record.is_due(&status(2, Because::Stabilization), at(300)));
@@ -144,7 +185,11 @@ mod tests {
     fn measured_values_are_no_reason_to_write() {
         let mut record = Record::from_status(Some(&status(2, Because::Load)));
         let mut measured = status(2, Because::Load);
-        let value = coppice_scaler_api::SignalValue { name: "demand".to_owned(), value: coppice_scaler_api::Decimal::whole(1), unit: String::new() };
+        let value = coppice_scaler_api::SignalValue {
+            name: "demand".to_owned(),
+            value: coppice_scaler_api::Decimal::whole(1),
+            unit: String::new(),
+        };
         measured.roles[0].signals.push(value);
         measured.history = Some("{}".to_owned());
         assert!(!record.is_due(&measured, at(1_000)));

@@ -50,7 +50,10 @@ pub(crate) async fn run(args: RunArgs, kube: KubeArgs) -> anyhow::Result<()> {
     let mut registry = Registry::default();
     let own = registry.sub_registry_with_prefix("scaler");
     let metrics = Metrics::register(own);
-    let signals = Signals::new(args.scrape.settings(), coppice_signals::Metrics::register(own))?;
+    let signals = Signals::new(
+        args.scrape.settings(),
+        coppice_signals::Metrics::register(own),
+    )?;
     let lease_metrics = LeaseMetrics::register(own);
 
     let readiness = Readiness::default();
@@ -60,17 +63,34 @@ pub(crate) async fn run(args: RunArgs, kube: KubeArgs) -> anyhow::Result<()> {
 
     let (listener, _) = server::bind(args.admin.admin_address).await?;
     let board = Board::default();
-    let router = admin::router(Arc::new(registry), readiness).merge(board.clone().router(stop.clone()));
+    let router =
+        admin::router(Arc::new(registry), readiness).merge(board.clone().router(stop.clone()));
 
     let collecting = CancellationToken::new();
     let _collecting = collecting.clone().drop_guard();
     tokio::spawn(signals.clone().run(collecting.clone()));
 
     let tenure = CurrentTenure::default();
-    let scaler = Scaler::new(&args, client.clone(), signals, metrics, board, tenure.clone(), &collecting);
+    let scaler = Scaler::new(
+        &args,
+        client.clone(),
+        signals,
+        metrics,
+        board,
+        tenure.clone(),
+        &collecting,
+    );
     let elector = Elector::new(client, settings, lease_metrics);
     let work = async {
-        let serving = server::serve_http(listener, router, Limits { drain: DRAIN, ..Limits::default() }, stop.clone());
+        let serving = server::serve_http(
+            listener,
+            router,
+            Limits {
+                drain: DRAIN,
+                ..Limits::default()
+            },
+            stop.clone(),
+        );
         let looping = scaler.run(listed, stop.clone());
         let leading = elector.run(stop.clone(), |current| tenure.hold(current));
         let ended = async {
@@ -145,27 +165,52 @@ impl Scaler {
         let namespace = args.namespace.as_deref();
         let (set_resource, pod_resource) = (args.gpu_resource.clone(), args.gpu_resource.clone());
         let watches = Watches {
-            policies: Cache::watch(api(&client, namespace), |policy: ScalingPolicy| Some(policy), Arc::clone(&changed), stop.clone()),
+            policies: Cache::watch(
+                api(&client, namespace),
+                |policy: ScalingPolicy| Some(policy),
+                Arc::clone(&changed),
+                stop.clone(),
+            ),
             sets: Cache::watch(
                 api(&client, namespace),
                 move |set: PodCliqueSet| Some(SetView::new(set, &set_resource)),
                 Arc::clone(&quiet),
                 stop.clone(),
             ),
-            cliques: Cache::watch(api(&client, namespace), |clique: PodClique| ScaledView::of_clique(&clique), Arc::clone(&quiet), stop.clone()),
+            cliques: Cache::watch(
+                api(&client, namespace),
+                |clique: PodClique| ScaledView::of_clique(&clique),
+                Arc::clone(&quiet),
+                stop.clone(),
+            ),
             groups: Cache::watch(
                 api(&client, namespace),
                 |group: PodCliqueScalingGroup| ScaledView::of_group(&group),
                 Arc::clone(&quiet),
                 stop.clone(),
             ),
-            pods: Cache::watch(api(&client, namespace), move |pod: Pod| Some(PodView::new(pod, &pod_resource)), quiet, stop.clone()),
+            pods: Cache::watch(
+                api(&client, namespace),
+                move |pod: Pod| Some(PodView::new(pod, &pod_resource)),
+                quiet,
+                stop.clone(),
+            ),
         };
         let watch_id = signals.begin_watch();
-        let pace = Pace { interval: args.interval, scrape_interval: args.scrape.scrape_interval };
+        let pace = Pace {
+            interval: args.interval,
+            scrape_interval: args.scrape.scrape_interval,
+        };
         let events = Events::new(client.clone());
         Self {
-            considerer: Considerer { client, signals, metrics, board, events, pace },
+            considerer: Considerer {
+                client,
+                signals,
+                metrics,
+                board,
+                events,
+                pace,
+            },
             watches,
             changed,
             memories: BTreeMap::new(),
@@ -181,7 +226,10 @@ impl Scaler {
         loop {
             let begun = Instant::now();
             let next = self.pass(&listed).await;
-            let next = next.min(self.interval).saturating_sub(begun.elapsed()).max(BREATH);
+            let next = next
+                .min(self.interval)
+                .saturating_sub(begun.elapsed())
+                .max(BREATH);
             let due = tokio::time::sleep(next);
             let asked = async {
                 self.changed.notified().await;
@@ -198,9 +246,16 @@ impl Scaler {
     /// One pass over all policies. Gives the time until the next one is due.
     async fn pass(&mut self, listed: &Condition) -> Duration {
         let begun = Instant::now();
-        let (Some(policies), Some(pods)) = (self.watches.policies.all(), self.watches.pods.all()) else {
-            let trouble = self.watches.policies.trouble().or_else(|| self.watches.pods.trouble());
-            listed.set_unmet(trouble.unwrap_or_else(|| "policies and pods are still being listed".to_owned()));
+        let (Some(policies), Some(pods)) = (self.watches.policies.all(), self.watches.pods.all())
+        else {
+            let trouble = self
+                .watches
+                .policies
+                .trouble()
+                .or_else(|| self.watches.pods.trouble());
+            listed.set_unmet(
+                trouble.unwrap_or_else(|| "policies and pods are still being listed".to_owned()),
+            );
             return BREATH;
         };
         listed.set_met();
@@ -211,7 +266,12 @@ impl Scaler {
             cliques: self.watches.cliques.all().unwrap_or_default(),
             groups: self.watches.groups.all().unwrap_or_default(),
             pods: by_namespace(&pods),
-            trouble: self.watches.sets.trouble().or_else(|| self.watches.cliques.trouble()).or_else(|| self.watches.groups.trouble()),
+            trouble: self
+                .watches
+                .sets
+                .trouble()
+                .or_else(|| self.watches.cliques.trouble())
+                .or_else(|| self.watches.groups.trouble()),
             children_listed: self.watches.cliques.is_listed() && self.watches.groups.is_listed(),
         };
         let tenure = self.tenure.get();
@@ -219,17 +279,31 @@ impl Scaler {
         let work: Vec<(Key, Arc<ScalingPolicy>, Memory)> = policies
             .iter()
             .map(|(key, policy)| {
-                let memory = memories.remove(key).filter(|memory| memory.uid == policy.metadata.uid);
-                (key.clone(), Arc::clone(policy), memory.unwrap_or_else(|| Memory::new(policy, now)))
+                let memory = memories
+                    .remove(key)
+                    .filter(|memory| memory.uid == policy.metadata.uid);
+                (
+                    key.clone(),
+                    Arc::clone(policy),
+                    memory.unwrap_or_else(|| Memory::new(policy, now)),
+                )
             })
             .collect();
         let considered = {
             let (considerer, views, tenure) = (&self.considerer, &views, tenure.as_ref());
-            let each = work.into_iter().map(|(key, policy, mut memory)| async move {
-                let considered = considerer.consider(&key, &policy, &mut memory, views, tenure, now).await;
-                (key, memory, considered)
-            });
-            futures::StreamExt::collect::<Vec<_>>(futures::StreamExt::buffer_unordered(futures::stream::iter(each), SIDE_BY_SIDE)).await
+            let each = work
+                .into_iter()
+                .map(|(key, policy, mut memory)| async move {
+                    let considered = considerer
+                        .consider(&key, &policy, &mut memory, views, tenure, now)
+                        .await;
+                    (key, memory, considered)
+                });
+            futures::StreamExt::collect::<Vec<_>>(futures::StreamExt::buffer_unordered(
+                futures::stream::iter(each),
+                SIDE_BY_SIDE,
+            ))
+            .await
         };
         let mut recheck = self.interval;
         for (key, memory, Considered { recheck_after }) in considered {
@@ -237,24 +311,40 @@ impl Scaler {
             self.memories.insert(key, memory);
         }
         self.feed(&pods);
-        self.considerer.metrics.passed(policies.len(), begun.elapsed());
+        self.considerer
+            .metrics
+            .passed(policies.len(), begun.elapsed());
         recheck
     }
 
     /// Gives the collector the pods that policies read, when these have changed.
     fn feed(&mut self, pods: &BTreeMap<Key, Arc<PodView>>) {
-        let wanted: BTreeSet<&String> = self.memories.values().flat_map(|memory| &memory.endpoints.pods).collect();
-        let facts: Vec<PodFacts> =
-            pods.values().filter(|pod| wanted.contains(&pod.facts.uid)).map(|pod| pod.facts.clone()).collect();
+        let wanted: BTreeSet<&String> = self
+            .memories
+            .values()
+            .flat_map(|memory| &memory.endpoints.pods)
+            .collect();
+        let facts: Vec<PodFacts> = pods
+            .values()
+            .filter(|pod| wanted.contains(&pod.facts.uid))
+            .map(|pod| pod.facts.clone())
+            .collect();
         if facts != self.fed {
-            self.considerer.signals.replace_pods(self.watch_id, facts.clone());
+            self.considerer
+                .signals
+                .replace_pods(self.watch_id, facts.clone());
             self.fed = facts;
         }
     }
 
     /// Forgets policies that are gone.
     fn forget(&mut self, policies: &BTreeMap<Key, Arc<ScalingPolicy>>) {
-        let gone: Vec<Key> = self.memories.keys().filter(|key| !policies.contains_key(*key)).cloned().collect();
+        let gone: Vec<Key> = self
+            .memories
+            .keys()
+            .filter(|key| !policies.contains_key(*key))
+            .cloned()
+            .collect();
         for key in gone {
             if let Some(memory) = self.memories.remove(&key) {
                 self.considerer.forget(&key, &memory);
@@ -267,14 +357,20 @@ impl Scaler {
 fn by_namespace(pods: &BTreeMap<Key, Arc<PodView>>) -> BTreeMap<String, Vec<Arc<PodView>>> {
     let mut sorted: BTreeMap<String, Vec<Arc<PodView>>> = BTreeMap::new();
     for ((namespace, _), pod) in pods {
-        sorted.entry(namespace.clone()).or_default().push(Arc::clone(pod));
+        sorted
+            .entry(namespace.clone())
+            .or_default()
+            .push(Arc::clone(pod));
     }
     sorted
 }
 
 fn api<K>(client: &Client, namespace: Option<&str>) -> Api<DeserializeGuard<K>>
 where
-    K: Resource<Scope = k8s_openapi::NamespaceResourceScope> + DeserializeOwned + Clone + std::fmt::Debug,
+    K: Resource<Scope = k8s_openapi::NamespaceResourceScope>
+        + DeserializeOwned
+        + Clone
+        + std::fmt::Debug,
     K::DynamicType: Default,
 {
     match namespace {

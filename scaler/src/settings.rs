@@ -49,7 +49,12 @@ pub(crate) struct RunArgs {
     #[arg(long, env = "COPPICE_NAMESPACE", value_name = "NAMESPACE")]
     pub(crate) namespace: Option<String>,
     /// Extended resource that counts as a GPU under `budget.gpus`
-    #[arg(long, env = "COPPICE_GPU_RESOURCE", default_value = "nvidia.com/gpu", value_name = "RESOURCE")]
+    #[arg(
+        long,
+        env = "COPPICE_GPU_RESOURCE",
+        default_value = "nvidia.com/gpu",
+        value_name = "RESOURCE"
+    )]
     pub(crate) gpu_resource: String,
 }
 
@@ -66,7 +71,12 @@ pub(crate) struct ScrapeArgs {
     #[arg(long, env = "COPPICE_WINDOW", default_value = "15s", value_parser = positive_duration, value_name = "DURATION")]
     pub(crate) window: Duration,
     /// Share of the ready endpoints that must have a fresh value, 0 to 1
-    #[arg(long, env = "COPPICE_QUORUM", default_value_t = 0.8, value_name = "SHARE")]
+    #[arg(
+        long,
+        env = "COPPICE_QUORUM",
+        default_value_t = 0.8,
+        value_name = "SHARE"
+    )]
     pub(crate) quorum: f64,
 }
 
@@ -88,7 +98,10 @@ pub(crate) struct ManifestArgs {
 }
 
 /// The image released with this version.
-const DEFAULT_IMAGE: &str = concat!("ghcr.io/coppice-dev/coppice-scaler:v", env!("CARGO_PKG_VERSION"));
+const DEFAULT_IMAGE: &str = concat!(
+    "ghcr.io/coppice-dev/coppice-scaler:v",
+    env!("CARGO_PKG_VERSION")
+);
 
 /// Flags of `explain`.
 #[derive(Debug, Args)]
@@ -124,7 +137,9 @@ mod tests {
     #[test]
     fn defaults_make_a_collector_that_works() {
         let parsed = Arguments::try_parse_from(["coppice-scaler", "run"]).unwrap();
-        let Command::Run(run) = parsed.command else { panic!("run") };
+        let Command::Run(run) = parsed.command else {
+            panic!("run")
+        };
         run.scrape.settings().validate().unwrap();
     }
 }

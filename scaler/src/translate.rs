@@ -5,15 +5,36 @@ use coppice_scaler_plan as plan;
 use jiff::Timestamp;
 
 /// The part of the status that a decision fills: decision, roles, sets. Conditions, generation and history are added by others.
-pub(crate) fn record(spec: &api::ScalingPolicySpec, is_set: bool, decision: &plan::Decision, now: Timestamp) -> api::ScalingPolicyStatus {
-    let roles = spec.roles.iter().zip(&decision.roles).map(|(role, decided)| role_status(role, is_set, decided));
+pub(crate) fn record(
+    spec: &api::ScalingPolicySpec,
+    is_set: bool,
+    decision: &plan::Decision,
+    now: Timestamp,
+) -> api::ScalingPolicyStatus {
+    let roles = spec
+        .roles
+        .iter()
+        .zip(&decision.roles)
+        .map(|(role, decided)| role_status(role, is_set, decided));
     let sets = is_set.then(|| api::SetsStatus {
         current: decision.sets.current,
         wanted: decision.sets.wanted,
-        limited_by: decision.sets.limited_by.iter().map(|limit| limited_by(*limit)).collect(),
+        limited_by: decision
+            .sets
+            .limited_by
+            .iter()
+            .map(|limit| limited_by(*limit))
+            .collect(),
     });
-    let gpus = decision.gpus.map(|gpus| api::GpuStatus { wanted: whole(gpus.wanted), limit: whole(gpus.limit) });
-    let mut status = api::ScalingPolicyStatus { roles: roles.collect(), sets, ..api::ScalingPolicyStatus::default() };
+    let gpus = decision.gpus.map(|gpus| api::GpuStatus {
+        wanted: whole(gpus.wanted),
+        limit: whole(gpus.limit),
+    });
+    let mut status = api::ScalingPolicyStatus {
+        roles: roles.collect(),
+        sets,
+        ..api::ScalingPolicyStatus::default()
+    };
     status.decision = Some(api::DecisionStatus {
         at: now,
         summary: String::new(),
@@ -29,10 +50,18 @@ pub(crate) fn record(spec: &api::ScalingPolicySpec, is_set: bool, decision: &pla
 }
 
 fn role_status(role: &api::Role, is_set: bool, decided: &plan::RoleDecision) -> api::RoleStatus {
-    let share = |share: &plan::Share| api::SetShare { set: share.set, current: share.current.unwrap_or(0), wanted: share.wanted };
+    let share = |share: &plan::Share| api::SetShare {
+        set: share.set,
+        current: share.current.unwrap_or(0),
+        wanted: share.wanted,
+    };
     let signal = |(quantity, value): &(plan::Quantity, f64)| {
         let value = significant(*value)?;
-        Some(api::SignalValue { name: quantity.name().to_owned(), value, unit: quantity.unit().to_owned() })
+        Some(api::SignalValue {
+            name: quantity.name().to_owned(),
+            value,
+            unit: quantity.unit().to_owned(),
+        })
     };
     api::RoleStatus {
         name: role.name.clone(),
@@ -41,15 +70,25 @@ fn role_status(role: &api::Role, is_set: bool, decided: &plan::RoleDecision) -> 
         ready: decided.ready,
         wanted: decided.wanted,
         because: because(decided.because),
-        limited_by: decided.limited_by.iter().map(|limit| limited_by(*limit)).collect(),
-        per_set: if is_set { decided.shares.iter().map(share).collect() } else { Vec::new() },
+        limited_by: decided
+            .limited_by
+            .iter()
+            .map(|limit| limited_by(*limit))
+            .collect(),
+        per_set: if is_set {
+            decided.shares.iter().map(share).collect()
+        } else {
+            Vec::new()
+        },
         signals: decided.values.iter().filter_map(signal).collect(),
     }
 }
 
 /// The value to three significant digits, six behind the point at most.
 fn significant(value: f64) -> Option<api::Decimal> {
-    let digits = (0..=6).find(|digits| value.abs() * 10_f64.powi(*digits) >= 100.0).unwrap_or(6);
+    let digits = (0..=6)
+        .find(|digits| value.abs() * 10_f64.powi(*digits) >= 100.0)
+        .unwrap_or(6);
     api::Decimal::rounded(value, digits.unsigned_abs())
 }
 
@@ -107,7 +146,14 @@ mod tests {
 
     #[test]
     fn values_keep_three_significant_digits() {
-        for (value, text) in [(12_345.678, "12346"), (123.4, "123"), (12.345, "12.3"), (0.012_345, "0.0123"), (0.0, "0"), (1e-9, "0")] {
+        for (value, text) in [
+            (12_345.678, "12346"),
+            (123.4, "123"),
+            (12.345, "12.3"),
+            (0.012_345, "0.0123"),
+            (0.0, "0"),
+            (1e-9, "0"),
+        ] {
             assert_eq!(significant(value).unwrap().to_string(), text);
         }
         assert_eq!(significant(f64::NAN), None);

@@ -31,21 +31,37 @@ pub(crate) struct PodView {
 impl PodView {
     /// The view of a pod; GPUs are counted by `resource`.
     pub(crate) fn new(pod: Pod, resource: &str) -> Self {
-        let gpus = pod.spec.as_ref().and_then(|spec| gpus::of_pod(spec, resource));
+        let gpus = pod
+            .spec
+            .as_ref()
+            .and_then(|spec| gpus::of_pod(spec, resource));
         let created = pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
         let terminating = pod.metadata.deletion_timestamp.is_some();
         let status = pod.status.as_ref();
-        let ended = matches!(status.and_then(|status| status.phase.as_deref()), Some("Succeeded" | "Failed"));
-        let conditions = status.and_then(|status| status.conditions.clone()).unwrap_or_default();
+        let ended = matches!(
+            status.and_then(|status| status.phase.as_deref()),
+            Some("Succeeded" | "Failed")
+        );
+        let conditions = status
+            .and_then(|status| status.conditions.clone())
+            .unwrap_or_default();
         let since = |type_: &str, wanted: &str| {
-            let matching = |condition: &&PodCondition| condition.type_ == type_ && condition.status == wanted;
-            conditions.iter().find(matching).map(|condition| condition.last_transition_time.as_ref().map_or(created, |time| Some(time.0)))
+            let matching =
+                |condition: &&PodCondition| condition.type_ == type_ && condition.status == wanted;
+            conditions.iter().find(matching).map(|condition| {
+                condition
+                    .last_transition_time
+                    .as_ref()
+                    .map_or(created, |time| Some(time.0))
+            })
         };
         Self {
             created,
             scheduled: since("PodScheduled", "True").flatten(),
-            ready: since("Ready", "True").map(|since| since.or(created).unwrap_or(Timestamp::UNIX_EPOCH)),
-            unschedulable: since("PodScheduled", "False").map(|since| since.or(created).unwrap_or(Timestamp::UNIX_EPOCH)),
+            ready: since("Ready", "True")
+                .map(|since| since.or(created).unwrap_or(Timestamp::UNIX_EPOCH)),
+            unschedulable: since("PodScheduled", "False")
+                .map(|since| since.or(created).unwrap_or(Timestamp::UNIX_EPOCH)),
             terminating,
             ended,
             gpus,
@@ -124,19 +140,28 @@ impl SetView {
             };
             (clique.name.clone(), view)
         });
-        let progress = set.status.as_ref().and_then(|status| status.update_progress.as_ref());
+        let progress = set
+            .status
+            .as_ref()
+            .and_then(|status| status.update_progress.as_ref());
         Self {
             replicas: unsigned(set.spec.replicas),
             cliques: cliques.collect(),
             groups: groups.collect(),
-            rollout: progress.is_some_and(|progress| progress.update_started_at.is_some() && progress.update_ended_at.is_none()),
+            rollout: progress.is_some_and(|progress| {
+                progress.update_started_at.is_some() && progress.update_ended_at.is_none()
+            }),
             uid: set.metadata.uid.unwrap_or_default(),
         }
     }
 
     /// GPUs of one replica of a group. `None`: unknown.
     pub(crate) fn group_gpus(&self, group: &GroupTemplate) -> Option<u32> {
-        group.cliques.iter().map(|clique| self.clique_gpus(clique)).sum()
+        group
+            .cliques
+            .iter()
+            .map(|clique| self.clique_gpus(clique))
+            .sum()
     }
 
     /// GPUs of a clique with its template's pods. `None`: unknown.
@@ -147,7 +172,12 @@ impl SetView {
 
     /// Names of the cliques that are in no group.
     pub(crate) fn standalone(&self) -> impl Iterator<Item = &String> {
-        self.cliques.keys().filter(|name| !self.groups.values().any(|group| group.cliques.contains(name)))
+        self.cliques.keys().filter(|name| {
+            !self
+                .groups
+                .values()
+                .any(|group| group.cliques.contains(name))
+        })
     }
 }
 
@@ -160,12 +190,16 @@ pub(crate) struct ScaledView {
 impl ScaledView {
     /// The view of a clique; `None` while it is being deleted.
     pub(crate) fn of_clique(clique: &PodClique) -> Option<Self> {
-        clique.metadata.deletion_timestamp.is_none().then(|| Self { replicas: unsigned(clique.spec.replicas) })
+        clique.metadata.deletion_timestamp.is_none().then(|| Self {
+            replicas: unsigned(clique.spec.replicas),
+        })
     }
 
     /// The view of a scaling group; `None` while it is being deleted.
     pub(crate) fn of_group(group: &PodCliqueScalingGroup) -> Option<Self> {
-        group.metadata.deletion_timestamp.is_none().then(|| Self { replicas: unsigned(group.spec.replicas) })
+        group.metadata.deletion_timestamp.is_none().then(|| Self {
+            replicas: unsigned(group.spec.replicas),
+        })
     }
 }
 

@@ -33,7 +33,9 @@ struct State<V> {
 
 impl<V> Clone for Cache<V> {
     fn clone(&self) -> Self {
-        Self { state: Arc::clone(&self.state) }
+        Self {
+            state: Arc::clone(&self.state),
+        }
     }
 }
 
@@ -49,8 +51,15 @@ impl<V: Send + Sync + 'static> Cache<V> {
         K: Resource + Clone + std::fmt::Debug + DeserializeOwned + Send + 'static,
         K::DynamicType: Default,
     {
-        let cache = Self { state: Arc::new(RwLock::new(State { views: None, trouble: None })) };
-        let events = watcher(api, watcher::Config::default()).default_backoff().take_until(stop.cancelled_owned());
+        let cache = Self {
+            state: Arc::new(RwLock::new(State {
+                views: None,
+                trouble: None,
+            })),
+        };
+        let events = watcher(api, watcher::Config::default())
+            .default_backoff()
+            .take_until(stop.cancelled_owned());
         tokio::spawn(cache.clone().follow(events, view, changed));
         cache
     }
@@ -75,7 +84,10 @@ impl<V: Send + Sync + 'static> Cache<V> {
                     }
                 }
                 Ok(watcher::Event::InitDone) => {
-                    *self.state.write() = State { views: Some(std::mem::take(&mut listing)), trouble: None };
+                    *self.state.write() = State {
+                        views: Some(std::mem::take(&mut listing)),
+                        trouble: None,
+                    };
                 }
                 Ok(watcher::Event::Apply(object)) => {
                     let (key, view) = read(object, &view);

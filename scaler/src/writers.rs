@@ -39,8 +39,17 @@ fn key(object: StepObject) -> Object {
 
 impl Writers {
     /// Takes in the value that an object has now. `writing`: whether we are the one who writes it; otherwise every change is as it should be.
-    pub(crate) fn observe(&mut self, object: StepObject, value: u32, writing: bool, now: Timestamp) {
-        let seen = self.objects.entry(key(object)).or_insert_with(|| Seen { value, ..Seen::default() });
+    pub(crate) fn observe(
+        &mut self,
+        object: StepObject,
+        value: u32,
+        writing: bool,
+        now: Timestamp,
+    ) {
+        let seen = self.objects.entry(key(object)).or_insert_with(|| Seen {
+            value,
+            ..Seen::default()
+        });
         seen.foreign.retain(|at| since(Some(*at), now) < MEMORY);
         if seen.value == value {
             return;
@@ -69,8 +78,13 @@ impl Writers {
 
     /// Whether someone else writes a role's replicas in any set, or the sets.
     pub(crate) fn conflict(&self, role: Option<usize>) -> bool {
-        let objects = self.objects.iter().filter(|(object, _)| object.map(|(role, _)| role) == role);
-        objects.into_iter().any(|(_, seen)| seen.foreign.len() >= CONFLICT)
+        let objects = self
+            .objects
+            .iter()
+            .filter(|(object, _)| object.map(|(role, _)| role) == role);
+        objects
+            .into_iter()
+            .any(|(_, seen)| seen.foreign.len() >= CONFLICT)
     }
 }
 
@@ -108,7 +122,10 @@ mod tests {
         writers.observe(DECODE, 7, true, at(20));
         assert!(writers.conflict(Some(1)) && !writers.conflict(Some(0)) && !writers.conflict(None));
         writers.observe(DECODE, 7, true, at(619));
-        assert!(!writers.conflict(Some(1)), "the first of the two is forgotten");
+        assert!(
+            !writers.conflict(Some(1)),
+            "the first of the two is forgotten"
+        );
     }
 
     #[test]

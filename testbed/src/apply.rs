@@ -15,7 +15,9 @@ pub enum ApplyError {
     #[error("cannot read the manifest: {0}")]
     Read(String),
     /// The server does not serve a kind, even after a while.
-    #[error("cannot find the kind of {object} on the server; is its CustomResourceDefinition applied?")]
+    #[error(
+        "cannot find the kind of {object} on the server; is its CustomResourceDefinition applied?"
+    )]
     Kind {
         /// Kind and name.
         object: String,
@@ -51,9 +53,17 @@ pub fn parse_yaml(yaml: &str) -> Result<Vec<DynamicObject>, ApplyError> {
             _ => vec![document],
         };
         for item in items {
-            let object: DynamicObject = serde_json::from_value(item).map_err(|e| ApplyError::Read(e.to_string()))?;
-            if object.types.as_ref().is_none_or(|types| types.kind.is_empty() || types.api_version.is_empty()) {
-                return Err(ApplyError::Read(format!("{:?} has no apiVersion or no kind", object.metadata.name)));
+            let object: DynamicObject =
+                serde_json::from_value(item).map_err(|e| ApplyError::Read(e.to_string()))?;
+            if object
+                .types
+                .as_ref()
+                .is_none_or(|types| types.kind.is_empty() || types.api_version.is_empty())
+            {
+                return Err(ApplyError::Read(format!(
+                    "{:?} has no apiVersion or no kind",
+                    object.metadata.name
+                )));
             }
             objects.push(object);
         }
@@ -68,11 +78,17 @@ pub fn parse_yaml(yaml: &str) -> Result<Vec<DynamicObject>, ApplyError> {
 /// # Errors
 ///
 /// See [`ApplyError`]; objects before the failing one stay applied.
-pub async fn apply(client: &Client, yaml: &str, namespace: &str) -> Result<Vec<DynamicObject>, ApplyError> {
+pub async fn apply(
+    client: &Client,
+    yaml: &str,
+    namespace: &str,
+) -> Result<Vec<DynamicObject>, ApplyError> {
     let mut discovery: Option<Discovery> = None;
     let mut applied = Vec::new();
     for object in parse_yaml(yaml)? {
-        let known = discovery.as_ref().and_then(|discovery| discovery.resolve_object(&object));
+        let known = discovery
+            .as_ref()
+            .and_then(|discovery| discovery.resolve_object(&object));
         let (resource, capabilities) = if let Some(known) = known {
             known
         } else {
@@ -90,12 +106,18 @@ async fn discover(
     object: &DynamicObject,
 ) -> Result<(Discovery, (ApiResource, ApiCapabilities)), ApplyError> {
     wait::until(Duration::from_secs(10), "the kind", || async {
-        let discovery = Discovery::new(client.clone()).run_aggregated().await.map_err(|e| e.to_string())?;
+        let discovery = Discovery::new(client.clone())
+            .run_aggregated()
+            .await
+            .map_err(|e| e.to_string())?;
         let found = discovery.resolve_object(object).ok_or("not served")?;
         Ok::<_, String>((discovery, found))
     })
     .await
-    .map_err(|source| ApplyError::Kind { object: describe(object), source })
+    .map_err(|source| ApplyError::Kind {
+        object: describe(object),
+        source,
+    })
 }
 
 async fn apply_one(
@@ -108,22 +130,34 @@ async fn apply_one(
     let api: Api<DynamicObject> = match capabilities.scope {
         Scope::Cluster => Api::all_with(client.clone(), resource),
         Scope::Namespaced => {
-            let namespace = object.metadata.namespace.get_or_insert_with(|| namespace.to_owned());
+            let namespace = object
+                .metadata
+                .namespace
+                .get_or_insert_with(|| namespace.to_owned());
             Api::namespaced_with(client.clone(), namespace, resource)
         }
     };
     let parameters = PatchParams::apply("coppice-testbed").force();
-    api.patch(&object.name_any(), &parameters, &Patch::Apply(&object)).await.map_err(|e| {
-        let (message, code) = match e {
-            kube::Error::Api(status) => (status.message.clone(), status.code),
-            other => (other.to_string(), 0),
-        };
-        ApplyError::Refused { object: describe(&object), message, code }
-    })
+    api.patch(&object.name_any(), &parameters, &Patch::Apply(&object))
+        .await
+        .map_err(|e| {
+            let (message, code) = match e {
+                kube::Error::Api(status) => (status.message.clone(), status.code),
+                other => (other.to_string(), 0),
+            };
+            ApplyError::Refused {
+                object: describe(&object),
+                message,
+                code,
+            }
+        })
 }
 
 fn describe(object: &DynamicObject) -> String {
-    let kind = object.types.as_ref().map_or("object", |types| types.kind.as_str());
+    let kind = object
+        .types
+        .as_ref()
+        .map_or("object", |types| types.kind.as_str());
     format!("{kind} {}", object.name_any())
 }
 

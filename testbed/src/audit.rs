@@ -50,7 +50,15 @@ impl Write {
 
 impl fmt::Display for Write {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { user, verb, resource, namespace, name, code, agent: _ } = self;
+        let Self {
+            user,
+            verb,
+            resource,
+            namespace,
+            name,
+            code,
+            agent: _,
+        } = self;
         write!(f, "{user} {verb} {resource} {namespace}/{name} → {code}")
     }
 }
@@ -98,7 +106,13 @@ impl AuditLog {
 pub fn count(writes: &[Write]) -> BTreeMap<(&str, &str, &str), usize> {
     let mut counts = BTreeMap::new();
     for write in writes {
-        *counts.entry((write.user.as_str(), write.verb.as_str(), write.resource.as_str())).or_default() += 1;
+        *counts
+            .entry((
+                write.user.as_str(),
+                write.verb.as_str(),
+                write.resource.as_str(),
+            ))
+            .or_default() += 1;
     }
     counts
 }
@@ -114,14 +128,19 @@ fn parse(line: &[u8]) -> Option<Write> {
     if let Some(subresource) = object["subresource"].as_str() {
         resource = format!("{resource}/{subresource}");
     }
-    let user = event["impersonatedUser"]["username"].as_str().or(event["user"]["username"].as_str())?;
+    let user = event["impersonatedUser"]["username"]
+        .as_str()
+        .or(event["user"]["username"].as_str())?;
     Some(Write {
         user: user.to_owned(),
         verb: text(&event["verb"]),
         resource,
         namespace: text(&object["namespace"]),
         name: text(&object["name"]),
-        code: event["responseStatus"]["code"].as_u64().and_then(|code| u16::try_from(code).ok()).unwrap_or_default(),
+        code: event["responseStatus"]["code"]
+            .as_u64()
+            .and_then(|code| u16::try_from(code).ok())
+            .unwrap_or_default(),
         agent: text(&event["userAgent"]),
     })
 }
@@ -143,7 +162,13 @@ mod tests {
         std::fs::write(&path, format!("{LINE}\n{LINE}\n{}", &LINE[..50])).unwrap();
         let writes = log.since(mark).unwrap();
         assert_eq!(writes.len(), 1);
-        assert_eq!(writes[0].to_string(), "op patch podcliques.grove.io/status a/b → 200");
-        assert_eq!(count(&writes)[&("op", "patch", "podcliques.grove.io/status")], 1);
+        assert_eq!(
+            writes[0].to_string(),
+            "op patch podcliques.grove.io/status a/b → 200"
+        );
+        assert_eq!(
+            count(&writes)[&("op", "patch", "podcliques.grove.io/status")],
+            1
+        );
     }
 }

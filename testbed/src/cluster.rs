@@ -58,13 +58,31 @@ impl Cluster {
     /// See [`StartError`].
     pub async fn start_with(settings: Settings) -> Result<Self, StartError> {
         sweep(&settings.root);
-        let name = format!("{PREFIX}{}-{:08x}", std::process::id(), rand::random::<u32>());
+        let name = format!(
+            "{PREFIX}{}-{:08x}",
+            std::process::id(),
+            rand::random::<u32>()
+        );
         let started = start(&settings, &name).await?;
         // Everything but the logs, which tell why a test failed.
-        for part in ["etcd", "pki", "kubeconfigs", "kubeconfig", "instance.json", "scheduler.json", "audit-policy.json"] {
-            started.supervisor.remove_at_end(&started.instance.folder.join(part))?;
+        for part in [
+            "etcd",
+            "pki",
+            "kubeconfigs",
+            "kubeconfig",
+            "instance.json",
+            "scheduler.json",
+            "audit-policy.json",
+        ] {
+            started
+                .supervisor
+                .remove_at_end(&started.instance.folder.join(part))?;
         }
-        Ok(Self { kubeconfig: started.instance.kubeconfig(), started, start_limit: settings.start_limit })
+        Ok(Self {
+            kubeconfig: started.instance.kubeconfig(),
+            started,
+            start_limit: settings.start_limit,
+        })
     }
 
     /// A client with all rights, bound to the calling runtime.
@@ -136,7 +154,10 @@ impl Cluster {
     ///
     /// It did not run.
     pub fn stop_component(&self, component: Component) -> Result<(), StartError> {
-        Ok(self.started.supervisor.stop(component.name(), Duration::ZERO)?)
+        Ok(self
+            .started
+            .supervisor
+            .stop(component.name(), Duration::ZERO)?)
     }
 
     /// Starts a program that was stopped, with the same arguments and data, and waits until it is healthy.
@@ -145,8 +166,13 @@ impl Cluster {
     ///
     /// It does not come up.
     pub async fn start_component(&self, component: Component) -> Result<(), StartError> {
-        self.started.supervisor.start(&self.started.jobs[&component])?;
-        self.started.ready(component, self.start_limit).await.map(drop)
+        self.started
+            .supervisor
+            .start(&self.started.jobs[&component])?;
+        self.started
+            .ready(component, self.start_limit)
+            .await
+            .map(drop)
     }
 }
 
@@ -154,16 +180,25 @@ impl Cluster {
 pub(crate) async fn namespace(client: &Client, prefix: &str) -> Result<String, NamespaceError> {
     let mut wanted = Namespace::default();
     wanted.metadata.generate_name = Some(format!("{prefix}-"));
-    let created = Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &wanted).await;
+    let created = Api::<Namespace>::all(client.clone())
+        .create(&PostParams::default(), &wanted)
+        .await;
     let name = created
-        .map_err(|e| NamespaceError::Create { prefix: prefix.to_owned(), reason: e.to_string() })?
+        .map_err(|e| NamespaceError::Create {
+            prefix: prefix.to_owned(),
+            reason: e.to_string(),
+        })?
         .metadata
         .name
         .unwrap_or_default();
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), &name);
-    wait::until(Duration::from_secs(60), "the default service account", || accounts.get("default"))
-        .await
-        .map_err(NamespaceError::NotUsable)?;
+    wait::until(
+        Duration::from_secs(60),
+        "the default service account",
+        || accounts.get("default"),
+    )
+    .await
+    .map_err(NamespaceError::NotUsable)?;
     Ok(name)
 }
 
@@ -174,12 +209,19 @@ fn sweep(root: &Path) {
     let day = Duration::from_secs(24 * 60 * 60);
     for entry in std::fs::read_dir(root).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let Some(name) = name.to_str().filter(|name| name.starts_with(PREFIX)) else { continue };
+        let Some(name) = name.to_str().filter(|name| name.starts_with(PREFIX)) else {
+            continue;
+        };
         let is_old = entry
             .metadata()
             .and_then(|data| data.modified())
-            .is_ok_and(|time| SystemTime::now().duration_since(time).is_ok_and(|age| age > day));
-        let is_dead = Instance::load(root, name).map_or(true, |instance| instance.liveness() == Liveness::Dead);
+            .is_ok_and(|time| {
+                SystemTime::now()
+                    .duration_since(time)
+                    .is_ok_and(|age| age > day)
+            });
+        let is_dead = Instance::load(root, name)
+            .map_or(true, |instance| instance.liveness() == Liveness::Dead);
         if is_old && is_dead {
             // Another test binary may be sweeping too.
             drop(std::fs::remove_dir_all(entry.path()));

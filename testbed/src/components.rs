@@ -24,7 +24,12 @@ pub enum Component {
 
 impl Component {
     /// In the order in which they depend on each other.
-    pub const ALL: [Self; 4] = [Self::Etcd, Self::ApiServer, Self::ControllerManager, Self::Scheduler];
+    pub const ALL: [Self; 4] = [
+        Self::Etcd,
+        Self::ApiServer,
+        Self::ControllerManager,
+        Self::Scheduler,
+    ];
 
     /// The program's own name, also that of its log file.
     #[must_use]
@@ -77,7 +82,12 @@ pub(crate) struct Places {
 const QPS: u32 = 2000;
 
 /// The arguments of one program, its own name first.
-pub(crate) fn arguments(component: Component, settings: &Settings, ports: Ports, places: &Places) -> Vec<String> {
+pub(crate) fn arguments(
+    component: Component,
+    settings: &Settings,
+    ports: Ports,
+    places: &Places,
+) -> Vec<String> {
     let mut arguments = vec![component.name().to_owned()];
     arguments.extend(match component {
         Component::Etcd => etcd(ports, places),
@@ -85,7 +95,14 @@ pub(crate) fn arguments(component: Component, settings: &Settings, ports: Ports,
         Component::ControllerManager => controller_manager(settings, ports, places),
         Component::Scheduler => scheduler(settings, ports, places),
     });
-    arguments.extend(settings.extra_arguments.get(&component).into_iter().flatten().cloned());
+    arguments.extend(
+        settings
+            .extra_arguments
+            .get(&component)
+            .into_iter()
+            .flatten()
+            .cloned(),
+    );
     arguments
 }
 
@@ -120,16 +137,28 @@ fn api_server(settings: &Settings, ports: Ports, places: &Places) -> Vec<String>
         flag("tls-private-key-file", pki.server.key.display()),
         flag("client-ca-file", pki.authority.display()),
         "--authorization-mode=RBAC".into(),
-        flag("requestheader-client-ca-file", pki.front_proxy_authority.display()),
+        flag(
+            "requestheader-client-ca-file",
+            pki.front_proxy_authority.display(),
+        ),
         flag("requestheader-allowed-names", FRONT_PROXY_NAME),
         "--requestheader-username-headers=X-Remote-User".into(),
         "--requestheader-group-headers=X-Remote-Group".into(),
         "--requestheader-extra-headers-prefix=X-Remote-Extra-".into(),
-        flag("proxy-client-cert-file", pki.front_proxy.certificate.display()),
+        flag(
+            "proxy-client-cert-file",
+            pki.front_proxy.certificate.display(),
+        ),
         flag("proxy-client-key-file", pki.front_proxy.key.display()),
         "--service-account-issuer=https://kubernetes.default.svc".into(),
-        flag("service-account-key-file", pki.service_account_public.display()),
-        flag("service-account-signing-key-file", pki.service_account_key.display()),
+        flag(
+            "service-account-key-file",
+            pki.service_account_public.display(),
+        ),
+        flag(
+            "service-account-signing-key-file",
+            pki.service_account_key.display(),
+        ),
         "--service-cluster-ip-range=10.96.0.0/16".into(),
         // Its own endpoints would be a loopback address, which EndpointSlices refuse.
         "--endpoint-reconciler-type=none".into(),
@@ -138,8 +167,14 @@ fn api_server(settings: &Settings, ports: Ports, places: &Places) -> Vec<String>
         "--max-mutating-requests-inflight=800".into(),
         // Nobody waits for a load balancer to notice.
         "--shutdown-delay-duration=0s".into(),
-        flag("default-not-ready-toleration-seconds", settings.eviction_delay.as_secs()),
-        flag("default-unreachable-toleration-seconds", settings.eviction_delay.as_secs()),
+        flag(
+            "default-not-ready-toleration-seconds",
+            settings.eviction_delay.as_secs(),
+        ),
+        flag(
+            "default-unreachable-toleration-seconds",
+            settings.eviction_delay.as_secs(),
+        ),
     ];
     if settings.audit {
         arguments.extend([
@@ -151,7 +186,12 @@ fn api_server(settings: &Settings, ports: Ports, places: &Places) -> Vec<String>
             "--audit-log-maxbackup=1".into(),
         ]);
     }
-    let versions: Vec<_> = settings.profile.api_versions().iter().map(|version| format!("{version}=true")).collect();
+    let versions: Vec<_> = settings
+        .profile
+        .api_versions()
+        .iter()
+        .map(|version| format!("{version}=true"))
+        .collect();
     if !versions.is_empty() {
         arguments.push(flag("runtime-config", versions.join(",")));
     }
@@ -160,7 +200,11 @@ fn api_server(settings: &Settings, ports: Ports, places: &Places) -> Vec<String>
 }
 
 fn controller_manager(settings: &Settings, ports: Ports, places: &Places) -> Vec<String> {
-    let mut arguments = health_server(ports.controller_manager, places, &places.controller_manager_kubeconfig);
+    let mut arguments = health_server(
+        ports.controller_manager,
+        places,
+        &places.controller_manager_kubeconfig,
+    );
     arguments.extend([
         flag("kubeconfig", places.controller_manager_kubeconfig.display()),
         "--leader-elect=false".into(),
@@ -215,7 +259,12 @@ fn health_server(port: u16, places: &Places, kubeconfig: &Path) -> Vec<String> {
 }
 
 fn feature_gates(settings: &Settings) -> Option<String> {
-    let gates: Vec<_> = settings.profile.feature_gates().iter().map(|gate| format!("{gate}=true")).collect();
+    let gates: Vec<_> = settings
+        .profile
+        .feature_gates()
+        .iter()
+        .map(|gate| format!("{gate}=true"))
+        .collect();
     (!gates.is_empty()).then(|| flag("feature-gates", gates.join(",")))
 }
 
@@ -265,7 +314,10 @@ mod tests {
 
     fn example(profile: Profile) -> (Settings, Ports, Places) {
         let file = |name: &str| PathBuf::from("/t").join(name);
-        let pair = || crate::pki::Files { certificate: file("crt"), key: file("key") };
+        let pair = || crate::pki::Files {
+            certificate: file("crt"),
+            key: file("key"),
+        };
         let pki = Pki {
             authority: file("ca.crt"),
             front_proxy_authority: file("fp.crt"),
@@ -286,7 +338,13 @@ mod tests {
             controller_manager_kubeconfig: file("cm"),
             scheduler_kubeconfig: file("s"),
         };
-        let ports = Ports { etcd: 1, etcd_peer: 2, api_server: 3, controller_manager: 4, scheduler: 5 };
+        let ports = Ports {
+            etcd: 1,
+            etcd_peer: 2,
+            api_server: 3,
+            controller_manager: 4,
+            scheduler: 5,
+        };
         (Settings::new(profile), ports, places)
     }
 
@@ -294,12 +352,20 @@ mod tests {
     fn gates_are_the_same_for_all_three_programs() {
         for profile in Profile::ALL {
             let (settings, ports, places) = example(profile);
-            let gates = [Component::ApiServer, Component::ControllerManager, Component::Scheduler].map(|component| {
+            let gates = [
+                Component::ApiServer,
+                Component::ControllerManager,
+                Component::Scheduler,
+            ]
+            .map(|component| {
                 arguments(component, &settings, ports, &places)
                     .into_iter()
                     .find(|argument| argument.starts_with("--feature-gates="))
             });
-            assert!(gates.iter().all(|other| *other == gates[0]), "{profile}: {gates:?}");
+            assert!(
+                gates.iter().all(|other| *other == gates[0]),
+                "{profile}: {gates:?}"
+            );
             assert_eq!(gates[0].is_none(), profile == Profile::Plain);
         }
     }
@@ -307,7 +373,9 @@ mod tests {
     #[test]
     fn the_last_word_belongs_to_the_extra_arguments() {
         let (mut settings, ports, places) = example(Profile::Plain);
-        settings.extra_arguments.insert(Component::Etcd, vec!["--log-level=debug".to_owned()]);
+        settings
+            .extra_arguments
+            .insert(Component::Etcd, vec!["--log-level=debug".to_owned()]);
         let arguments = arguments(Component::Etcd, &settings, ports, &places);
         assert_eq!(arguments.first().unwrap(), "etcd");
         assert_eq!(arguments.last().unwrap(), "--log-level=debug");

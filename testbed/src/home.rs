@@ -26,22 +26,36 @@ pub struct ControlPlaneMissing {
 ///
 /// There is no file at that place.
 pub fn control_plane_program() -> Result<PathBuf, ControlPlaneMissing> {
-    let path = env::var_os(CONTROL_PLANE_VARIABLE)
-        .map_or_else(|| user_folder("XDG_CACHE_HOME", ".cache").join("coppice/bin/controlplane"), PathBuf::from);
-    if path.is_file() { Ok(path) } else { Err(ControlPlaneMissing { path }) }
+    let path = env::var_os(CONTROL_PLANE_VARIABLE).map_or_else(
+        || user_folder("XDG_CACHE_HOME", ".cache").join("coppice/bin/controlplane"),
+        PathBuf::from,
+    );
+    if path.is_file() {
+        Ok(path)
+    } else {
+        Err(ControlPlaneMissing { path })
+    }
 }
 
 /// The folder in which every instance has its own: `$COPPICE_TESTBED_DIR`, else `coppice/testbed` in the user's state
 /// folder (`$XDG_STATE_HOME`, `~/.local/state`).
 #[must_use]
 pub fn default_root() -> PathBuf {
-    env::var_os(ROOT_VARIABLE)
-        .map_or_else(|| user_folder("XDG_STATE_HOME", ".local/state").join("coppice/testbed"), PathBuf::from)
+    env::var_os(ROOT_VARIABLE).map_or_else(
+        || user_folder("XDG_STATE_HOME", ".local/state").join("coppice/testbed"),
+        PathBuf::from,
+    )
 }
 
 fn user_folder(variable: &str, below_home: &str) -> PathBuf {
-    env::var_os(variable).filter(|value| !value.is_empty()).map_or_else(
-        || env::var_os("HOME").map_or_else(env::temp_dir, PathBuf::from).join(below_home),
-        PathBuf::from,
-    )
+    env::var_os(variable)
+        .filter(|value| !value.is_empty())
+        .map_or_else(
+            || {
+                env::var_os("HOME")
+                    .map_or_else(env::temp_dir, PathBuf::from)
+                    .join(below_home)
+            },
+            PathBuf::from,
+        )
 }

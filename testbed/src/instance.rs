@@ -101,12 +101,20 @@ impl Instance {
     pub fn load(root: &Path, name: &str) -> Result<Self, InstanceError> {
         let path = root.join(name).join(RECORD);
         match fs::read(&path) {
-            Ok(text) => serde_json::from_slice(&text)
-                .map_err(|e| InstanceError::Io { doing: "read", path, source: io::Error::from(e) }),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                Err(InstanceError::Absent { name: name.to_owned(), root: root.to_owned() })
-            }
-            Err(source) => Err(InstanceError::Io { doing: "read", path, source }),
+            Ok(text) => serde_json::from_slice(&text).map_err(|e| InstanceError::Io {
+                doing: "read",
+                path,
+                source: io::Error::from(e),
+            }),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Err(InstanceError::Absent {
+                name: name.to_owned(),
+                root: root.to_owned(),
+            }),
+            Err(source) => Err(InstanceError::Io {
+                doing: "read",
+                path,
+                source,
+            }),
         }
     }
 
@@ -119,7 +127,10 @@ impl Instance {
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
             .collect();
         names.sort();
-        names.iter().filter_map(|name| Self::load(root, name).ok()).collect()
+        names
+            .iter()
+            .filter_map(|name| Self::load(root, name).ok())
+            .collect()
     }
 
     pub(crate) fn save(&self) -> io::Result<()> {
@@ -155,7 +166,11 @@ impl Instance {
     /// A file cannot be read or written.
     pub fn kubeconfig_as(&self, identity: &Identity) -> Result<PathBuf, InstanceError> {
         let path = self.folder.join("kubeconfigs").join(file_name(identity));
-        let failed = |source| InstanceError::Io { doing: "write", path: path.clone(), source };
+        let failed = |source| InstanceError::Io {
+            doing: "write",
+            path: path.clone(),
+            source,
+        };
         let admin = fs::read(self.kubeconfig()).map_err(failed)?;
         let admin = serde_json::from_slice(&admin).map_err(|e| failed(e.into()))?;
         kubeconfig::write(&path, &kubeconfig::with_identity(admin, identity)).map_err(failed)?;
@@ -168,9 +183,17 @@ impl Instance {
         if !self.supervisor.is_alive() {
             return Liveness::Dead;
         }
-        let ended: Vec<_> =
-            self.processes.iter().filter(|p| !p.process.is_alive()).map(|record| record.name.clone()).collect();
-        if ended.is_empty() { Liveness::Running } else { Liveness::Degraded { ended } }
+        let ended: Vec<_> = self
+            .processes
+            .iter()
+            .filter(|p| !p.process.is_alive())
+            .map(|record| record.name.clone())
+            .collect();
+        if ended.is_empty() {
+            Liveness::Running
+        } else {
+            Liveness::Degraded { ended }
+        }
     }
 
     /// Ends exactly the recorded processes, then removes everything but the logs. Ending what already ended is fine.
@@ -188,8 +211,15 @@ impl Instance {
                 process.signal_group(Signal::SIGKILL);
             }
             if !process::await_end(&all, Duration::from_secs(10)) {
-                let pids = all.iter().filter(|process| process.is_alive()).map(|process| process.pid).collect();
-                return Err(InstanceError::Stuck { name: self.name.clone(), pids });
+                let pids = all
+                    .iter()
+                    .filter(|process| process.is_alive())
+                    .map(|process| process.pid)
+                    .collect();
+                return Err(InstanceError::Stuck {
+                    name: self.name.clone(),
+                    pids,
+                });
             }
         }
         clean(&self.folder).map_err(|source| InstanceError::Io {
@@ -215,7 +245,11 @@ pub(crate) fn clean(folder: &Path) -> io::Result<()> {
         if entry.file_name() == "logs" {
             continue;
         }
-        if entry.file_type()?.is_dir() { fs::remove_dir_all(entry.path())? } else { fs::remove_file(entry.path())? }
+        if entry.file_type()?.is_dir() {
+            fs::remove_dir_all(entry.path())?
+        } else {
+            fs::remove_file(entry.path())?
+        }
     }
     Ok(())
 }
@@ -229,7 +263,9 @@ fn file_name(identity: &Identity) -> String {
         }
         for byte in part.bytes() {
             match byte {
-                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' => name.push(char::from(byte)),
+                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' => {
+                    name.push(char::from(byte))
+                }
                 _ => name.push_str(&format!("%{byte:02x}")),
             }
         }
@@ -244,9 +280,15 @@ mod tests {
     #[test]
     fn identities_have_files_of_their_own() {
         let user = |user: &str, groups: &[&str]| {
-            file_name(&Identity { user: user.to_owned(), groups: groups.iter().map(ToString::to_string).collect() })
+            file_name(&Identity {
+                user: user.to_owned(),
+                groups: groups.iter().map(ToString::to_string).collect(),
+            })
         };
-        assert_eq!(user("system:serviceaccount:a:b", &[]), "system%3aserviceaccount%3aa%3ab");
+        assert_eq!(
+            user("system:serviceaccount:a:b", &[]),
+            "system%3aserviceaccount%3aa%3ab"
+        );
         assert_ne!(user("a", &["b"]), user("a+b", &[]));
         assert!(!user("../x", &[]).contains('/'));
     }
@@ -263,16 +305,32 @@ mod tests {
             profile: Profile::NativeFlat,
             kube_version: "v1.37.2".to_owned(),
             server: "https://127.0.0.1:3".to_owned(),
-            ports: Ports { etcd: 1, etcd_peer: 2, api_server: 3, controller_manager: 4, scheduler: 5 },
+            ports: Ports {
+                etcd: 1,
+                etcd_peer: 2,
+                api_server: 3,
+                controller_manager: 4,
+                scheduler: 5,
+            },
             supervisor: me,
-            processes: vec![ProcessRecord { name: "etcd".to_owned(), process: ProcessId { started: 0, ..me } }],
+            processes: vec![ProcessRecord {
+                name: "etcd".to_owned(),
+                process: ProcessId { started: 0, ..me },
+            }],
         };
         instance.save().unwrap();
         let read = Instance::load(root.path(), "demo").unwrap();
-        assert_eq!(read.liveness(), Liveness::Degraded { ended: vec!["etcd".to_owned()] });
+        assert_eq!(
+            read.liveness(),
+            Liveness::Degraded {
+                ended: vec!["etcd".to_owned()]
+            }
+        );
         assert_eq!(Instance::all(root.path()).len(), 1);
 
-        let error = Instance::load(root.path(), "other").unwrap_err().to_string();
+        let error = Instance::load(root.path(), "other")
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("up --name other"), "{error}");
 
         clean(&folder).unwrap();

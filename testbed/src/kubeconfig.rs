@@ -7,8 +7,8 @@ use std::path::Path;
 
 use kube::Config;
 use kube::config::{
-    AuthInfo, Cluster, Context, KubeConfigOptions, Kubeconfig, KubeconfigError, NamedAuthInfo, NamedCluster,
-    NamedContext,
+    AuthInfo, Cluster, Context, KubeConfigOptions, Kubeconfig, KubeconfigError, NamedAuthInfo,
+    NamedCluster, NamedContext,
 };
 
 use crate::pki::{Files, Pki};
@@ -30,7 +30,10 @@ impl Identity {
     pub fn service_account(namespace: &str, name: &str) -> Self {
         Self {
             user: format!("system:serviceaccount:{namespace}:{name}"),
-            groups: vec!["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{namespace}")],
+            groups: vec![
+                "system:serviceaccounts".to_owned(),
+                format!("system:serviceaccounts:{namespace}"),
+            ],
         }
     }
 }
@@ -41,7 +44,8 @@ impl Identity {
 ///
 /// The file cannot be read, or what it names.
 pub async fn client_config(path: &Path) -> Result<Config, KubeconfigError> {
-    Config::from_custom_kubeconfig(Kubeconfig::read_from(path)?, &KubeConfigOptions::default()).await
+    Config::from_custom_kubeconfig(Kubeconfig::read_from(path)?, &KubeConfigOptions::default())
+        .await
 }
 
 /// A kubeconfig for `server` that shows the certificate `client`.
@@ -61,11 +65,23 @@ pub(crate) fn build(server: &str, pki: &Pki, client: &Files) -> Kubeconfig {
     Kubeconfig {
         kind: Some("Config".to_owned()),
         api_version: Some("v1".to_owned()),
-        clusters: vec![NamedCluster { name: name.clone(), cluster: Some(cluster), ..NamedCluster::default() }],
-        auth_infos: vec![NamedAuthInfo { name: name.clone(), auth_info: Some(user), ..NamedAuthInfo::default() }],
+        clusters: vec![NamedCluster {
+            name: name.clone(),
+            cluster: Some(cluster),
+            ..NamedCluster::default()
+        }],
+        auth_infos: vec![NamedAuthInfo {
+            name: name.clone(),
+            auth_info: Some(user),
+            ..NamedAuthInfo::default()
+        }],
         contexts: vec![NamedContext {
             name: name.clone(),
-            context: Some(Context { cluster: name.clone(), user: Some(name.clone()), ..Context::default() }),
+            context: Some(Context {
+                cluster: name.clone(),
+                user: Some(name.clone()),
+                ..Context::default()
+            }),
             ..NamedContext::default()
         }],
         current_context: Some(name),
@@ -88,6 +104,11 @@ pub(crate) fn write(path: &Path, config: &Kubeconfig) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
-    let file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(path)?;
     serde_json::to_writer_pretty(file, config).map_err(io::Error::from)
 }

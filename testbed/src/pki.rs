@@ -6,7 +6,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
 };
 
 /// A certificate and its key, as files.
@@ -58,29 +59,58 @@ pub(crate) const FRONT_PROXY_NAME: &str = "front-proxy-client";
 impl Pki {
     /// Makes everything in `folder`. Private keys are readable by the owner only.
     pub(crate) fn create(folder: &Path) -> Result<Self, PkiError> {
-        fs::create_dir_all(folder).map_err(|source| PkiError::Write { path: folder.to_owned(), source })?;
+        fs::create_dir_all(folder).map_err(|source| PkiError::Write {
+            path: folder.to_owned(),
+            source,
+        })?;
         let authority = Authority::create(folder, "ca", "coppice-testbed")?;
-        let front_proxy = Authority::create(folder, "front-proxy-ca", "coppice-testbed-front-proxy")?;
-        let names = ["localhost", "kubernetes.default.svc", "127.0.0.1", "10.96.0.1"].map(String::from).to_vec();
+        let front_proxy =
+            Authority::create(folder, "front-proxy-ca", "coppice-testbed-front-proxy")?;
+        let names = [
+            "localhost",
+            "kubernetes.default.svc",
+            "127.0.0.1",
+            "10.96.0.1",
+        ]
+        .map(String::from)
+        .to_vec();
         let mut server = CertificateParams::new(names)?;
         server.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
 
         let service_account = KeyPair::generate()?;
         let service_account_key = folder.join("service-account.key");
-        write(&service_account_key, &service_account.serialize_pem(), Access::Owner)?;
+        write(
+            &service_account_key,
+            &service_account.serialize_pem(),
+            Access::Owner,
+        )?;
         let service_account_public = folder.join("service-account.pub");
-        write(&service_account_public, &service_account.public_key_pem(), Access::All)?;
+        write(
+            &service_account_public,
+            &service_account.public_key_pem(),
+            Access::All,
+        )?;
 
         Ok(Self {
             server: authority.sign(folder, "server", "kube-apiserver", server)?,
-            admin: authority.sign_client(folder, "admin", "testbed-admin", Some("system:masters"))?,
+            admin: authority.sign_client(
+                folder,
+                "admin",
+                "testbed-admin",
+                Some("system:masters"),
+            )?,
             controller_manager: authority.sign_client(
                 folder,
                 "kube-controller-manager",
                 "system:kube-controller-manager",
                 None,
             )?,
-            scheduler: authority.sign_client(folder, "kube-scheduler", "system:kube-scheduler", None)?,
+            scheduler: authority.sign_client(
+                folder,
+                "kube-scheduler",
+                "system:kube-scheduler",
+                None,
+            )?,
             front_proxy: front_proxy.sign_client(folder, "front-proxy", FRONT_PROXY_NAME, None)?,
             authority: authority.certificate,
             front_proxy_authority: front_proxy.certificate,
@@ -100,19 +130,37 @@ impl Authority {
         let mut parameters = CertificateParams::default();
         parameters.distinguished_name.push(DnType::CommonName, name);
         parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        parameters.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+        parameters.key_usages = vec![
+            KeyUsagePurpose::KeyCertSign,
+            KeyUsagePurpose::DigitalSignature,
+        ];
         let key = KeyPair::generate()?;
         let certificate = folder.join(format!("{file}.crt"));
-        write(&certificate, &parameters.self_signed(&key)?.pem(), Access::All)?;
+        write(
+            &certificate,
+            &parameters.self_signed(&key)?.pem(),
+            Access::All,
+        )?;
         // The key stays in memory: nothing is signed after the start.
-        Ok(Self { issuer: Issuer::new(parameters, key), certificate })
+        Ok(Self {
+            issuer: Issuer::new(parameters, key),
+            certificate,
+        })
     }
 
-    fn sign_client(&self, folder: &Path, file: &str, user: &str, group: Option<&str>) -> Result<Files, PkiError> {
+    fn sign_client(
+        &self,
+        folder: &Path,
+        file: &str,
+        user: &str,
+        group: Option<&str>,
+    ) -> Result<Files, PkiError> {
         let mut parameters = CertificateParams::default();
         parameters.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         if let Some(group) = group {
-            parameters.distinguished_name.push(DnType::OrganizationName, group);
+            parameters
+                .distinguished_name
+                .push(DnType::OrganizationName, group);
         }
         self.sign(folder, file, user, parameters)
     }
@@ -124,11 +172,16 @@ impl Authority {
         common_name: &str,
         mut parameters: CertificateParams,
     ) -> Result<Files, PkiError> {
-        parameters.distinguished_name.push(DnType::CommonName, common_name);
+        parameters
+            .distinguished_name
+            .push(DnType::CommonName, common_name);
         parameters.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         let key = KeyPair::generate()?;
         let certificate = parameters.signed_by(&key, &self.issuer)?;
-        let files = Files { certificate: folder.join(format!("{file}.crt")), key: folder.join(format!("{file}.key")) };
+        let files = Files {
+            certificate: folder.join(format!("{file}.crt")),
+            key: folder.join(format!("{file}.key")),
+        };
         write(&files.certificate, &certificate.pem(), Access::All)?;
         write(&files.key, &key.serialize_pem(), Access::Owner)?;
         Ok(files)
@@ -153,5 +206,8 @@ fn write(path: &Path, text: &str, access: Access) -> Result<(), PkiError> {
         .mode(mode)
         .open(path)
         .and_then(|mut file| io::Write::write_all(&mut file, text.as_bytes()));
-    written.map_err(|source| PkiError::Write { path: path.to_owned(), source })
+    written.map_err(|source| PkiError::Write {
+        path: path.to_owned(),
+        source,
+    })
 }

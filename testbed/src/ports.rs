@@ -24,8 +24,15 @@ pub(crate) fn free<const N: usize>() -> io::Result<[u16; N]> {
     for slot in &mut found {
         *slot = (0..1000)
             .map(|_| random.random_range(RANGE))
-            .find(|&port| seen.insert(port) && TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok())
-            .ok_or_else(|| io::Error::new(io::ErrorKind::AddrInUse, format!("no free TCP port in {RANGE:?}")))?;
+            .find(|&port| {
+                seen.insert(port) && TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
+            })
+            .ok_or_else(|| {
+                io::Error::new(
+                    io::ErrorKind::AddrInUse,
+                    format!("no free TCP port in {RANGE:?}"),
+                )
+            })?;
     }
     Ok(found)
 }

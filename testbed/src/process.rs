@@ -20,7 +20,10 @@ impl ProcessId {
     /// The process that has this number now.
     pub(crate) fn of(pid: u32) -> Option<Self> {
         let pid = i32::try_from(pid).ok()?;
-        Some(Self { pid, started: start_time(pid)? })
+        Some(Self {
+            pid,
+            started: start_time(pid)?,
+        })
     }
 
     /// Whether it still runs (a process that ended and was not waited for does not).
@@ -75,12 +78,24 @@ mod tests {
 
     #[test]
     fn a_process_is_itself_until_it_ends() {
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
         let process = ProcessId::of(child.id()).unwrap();
         assert!(process.is_alive());
-        assert!(!ProcessId { started: process.started + 1, ..process }.is_alive());
+        assert!(
+            !ProcessId {
+                started: process.started + 1,
+                ..process
+            }
+            .is_alive()
+        );
         process.signal(Signal::SIGKILL);
-        assert!(await_end(&[process], Duration::from_secs(10)), "a killed process is not alive, waited for or not");
+        assert!(
+            await_end(&[process], Duration::from_secs(10)),
+            "a killed process is not alive, waited for or not"
+        );
         child.wait().unwrap();
         assert!(!process.is_alive());
     }

@@ -4,7 +4,9 @@ use std::fmt;
 use std::str::FromStr;
 
 /// Which of the scheduler's workload APIs the cluster serves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum Profile {
     /// `Workload`, `PodGroup` and `CompositePodGroup` with topology constraints (`scheduling.k8s.io/v1alpha3`, `v1beta1`).
@@ -32,7 +34,11 @@ impl Profile {
     /// Feature gates to switch on in kube-apiserver, kube-controller-manager and kube-scheduler alike.
     pub(crate) fn feature_gates(self) -> &'static [&'static str] {
         match self {
-            Self::Native => &["GenericWorkload", "TopologyAwareWorkloadScheduling", "CompositePodGroup"],
+            Self::Native => &[
+                "GenericWorkload",
+                "TopologyAwareWorkloadScheduling",
+                "CompositePodGroup",
+            ],
             Self::NativeFlat => &["GenericWorkload"],
             Self::Plain => &[],
         }
@@ -63,7 +69,10 @@ impl FromStr for Profile {
     type Err = UnknownProfile;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        Self::ALL.into_iter().find(|profile| profile.name() == name).ok_or_else(|| UnknownProfile(name.to_owned()))
+        Self::ALL
+            .into_iter()
+            .find(|profile| profile.name() == name)
+            .ok_or_else(|| UnknownProfile(name.to_owned()))
     }
 }
 
@@ -77,6 +86,9 @@ mod tests {
             assert_eq!(profile.name().parse::<Profile>().unwrap(), profile);
         }
         let error = "gated".parse::<Profile>().unwrap_err().to_string();
-        assert!(error.contains("gated") && error.contains("native-flat"), "{error}");
+        assert!(
+            error.contains("gated") && error.contains("native-flat"),
+            "{error}"
+        );
     }
 }

@@ -51,7 +51,9 @@ pub enum StartError {
     #[error(transparent)]
     ControlPlaneMissing(#[from] ControlPlaneMissing),
     /// One of this name runs, or is being started.
-    #[error("testbed {name:?} is already running or starting; use it, end it with `coppice-testbed down --name {name}`, or choose another --name")]
+    #[error(
+        "testbed {name:?} is already running or starting; use it, end it with `coppice-testbed down --name {name}`, or choose another --name"
+    )]
     AlreadyRunning {
         /// Its name.
         name: String,
@@ -117,23 +119,37 @@ pub async fn start(settings: &Settings, name: &str) -> Result<Started, StartErro
     let program = home::control_plane_program()?;
     check_name(name)?;
     let folder = settings.root.join(name);
-    let already_running = || StartError::AlreadyRunning { name: name.to_owned() };
-    if Instance::load(&settings.root, name).is_ok_and(|instance| instance.liveness() != Liveness::Dead) {
+    let already_running = || StartError::AlreadyRunning {
+        name: name.to_owned(),
+    };
+    if Instance::load(&settings.root, name)
+        .is_ok_and(|instance| instance.liveness() != Liveness::Dead)
+    {
         return Err(already_running());
     }
     create(&folder.join("logs"))?;
     let lock_path = folder.join("logs/.lock");
-    let lock = fs::File::create(&lock_path).map_err(|source| StartError::Files { path: lock_path, source })?;
+    let lock = fs::File::create(&lock_path).map_err(|source| StartError::Files {
+        path: lock_path,
+        source,
+    })?;
     lock.try_lock().map_err(|_| already_running())?;
 
     // Another program may take a port between our look and the bind; then everything starts over with other ports.
     let mut attempt = 1;
     loop {
         match start_once(settings, name, &folder, &program).await {
-            Err(StartError::Ended { tail, .. }) if attempt < 3 && tail.contains("address already in use") => attempt += 1,
+            Err(StartError::Ended { tail, .. })
+                if attempt < 3 && tail.contains("address already in use") =>
+            {
+                attempt += 1
+            }
             Err(error) => {
                 // Everything that ran has ended by now. What happened is in the logs, which stay.
-                instance::clean(&folder).map_err(|source| StartError::Files { path: folder.clone(), source })?;
+                instance::clean(&folder).map_err(|source| StartError::Files {
+                    path: folder.clone(),
+                    source,
+                })?;
                 return Err(error);
             }
             Ok(started) => return Ok(started),
@@ -141,13 +157,30 @@ pub async fn start(settings: &Settings, name: &str) -> Result<Started, StartErro
     }
 }
 
-async fn start_once(settings: &Settings, name: &str, folder: &Path, program: &Path) -> Result<Started, StartError> {
+async fn start_once(
+    settings: &Settings,
+    name: &str,
+    folder: &Path,
+    program: &Path,
+) -> Result<Started, StartError> {
     // The provider is the same for everyone in this workspace; that another crate installed it first is no error.
     drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
-    instance::clean(folder).map_err(|source| StartError::Files { path: folder.to_owned(), source })?;
+    instance::clean(folder).map_err(|source| StartError::Files {
+        path: folder.to_owned(),
+        source,
+    })?;
     let [etcd, etcd_peer, api_server, controller_manager, scheduler] =
-        ports::free().map_err(|source| StartError::Files { path: folder.to_owned(), source })?;
-    let ports = Ports { etcd, etcd_peer, api_server, controller_manager, scheduler };
+        ports::free().map_err(|source| StartError::Files {
+            path: folder.to_owned(),
+            source,
+        })?;
+    let ports = Ports {
+        etcd,
+        etcd_peer,
+        api_server,
+        controller_manager,
+        scheduler,
+    };
     let server = format!("https://127.0.0.1:{api_server}");
     let places = prepare(folder, &server)?;
     let logs = folder.join("logs");
@@ -185,30 +218,64 @@ async fn start_once(settings: &Settings, name: &str, folder: &Path, program: &Pa
     let config = kubeconfig::client_config(&instance.kubeconfig())
         .await
         .map_err(|e| StartError::Client(e.to_string()))?;
-    let started = Started { instance: instance.clone(), config, supervisor, jobs };
+    let started = Started {
+        instance: instance.clone(),
+        config,
+        supervisor,
+        jobs,
+    };
     let mut run = |component: Component| -> Result<(), StartError> {
         let process = started.supervisor.start(&started.jobs[&component])?;
-        instance.processes.push(ProcessRecord { name: component.name().to_owned(), process });
-        instance.save().map_err(|source| StartError::Files { path: folder.to_owned(), source })
+        instance.processes.push(ProcessRecord {
+            name: component.name().to_owned(),
+            process,
+        });
+        instance.save().map_err(|source| StartError::Files {
+            path: folder.to_owned(),
+            source,
+        })
     };
     run(Component::Etcd)?;
     run(Component::ApiServer)?;
-    let client = started.ready(Component::ApiServer, settings.start_limit).await?;
+    let client = started
+        .ready(Component::ApiServer, settings.start_limit)
+        .await?;
     run(Component::ControllerManager)?;
     run(Component::Scheduler)?;
-    started.ready(Component::ControllerManager, settings.start_limit).await?;
-    started.ready(Component::Scheduler, settings.start_limit).await?;
+    started
+        .ready(Component::ControllerManager, settings.start_limit)
+        .await?;
+    started
+        .ready(Component::Scheduler, settings.start_limit)
+        .await?;
     // Pods are refused in a namespace without it; it also shows that the controllers work.
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), "default");
     started
-        .until(Component::ControllerManager, settings.start_limit, || async {
-            accounts.get("default").await.map(drop).map_err(|e| format!("service account default/default: {e}"))
-        })
+        .until(
+            Component::ControllerManager,
+            settings.start_limit,
+            || async {
+                accounts
+                    .get("default")
+                    .await
+                    .map(drop)
+                    .map_err(|e| format!("service account default/default: {e}"))
+            },
+        )
         .await?;
-    let version = client.apiserver_version().await.map_err(|e| StartError::Client(e.to_string()))?;
+    let version = client
+        .apiserver_version()
+        .await
+        .map_err(|e| StartError::Client(e.to_string()))?;
     instance.kube_version = version.git_version;
-    instance.save().map_err(|source| StartError::Files { path: folder.to_owned(), source })?;
-    Ok(Started { instance, ..started })
+    instance.save().map_err(|source| StartError::Files {
+        path: folder.to_owned(),
+        source,
+    })?;
+    Ok(Started {
+        instance,
+        ..started
+    })
 }
 
 impl Started {
@@ -228,10 +295,14 @@ impl Started {
             log,
             grace: extra.grace,
         })?;
-        self.instance.processes.push(ProcessRecord { name: extra.name.clone(), process });
-        self.instance
-            .save()
-            .map_err(|source| StartError::Files { path: self.instance.folder.clone(), source })
+        self.instance.processes.push(ProcessRecord {
+            name: extra.name.clone(),
+            process,
+        });
+        self.instance.save().map_err(|source| StartError::Files {
+            path: self.instance.folder.clone(),
+            source,
+        })
     }
 
     /// How a program that was started beside the control plane ended, if it did.
@@ -250,31 +321,51 @@ impl Started {
     }
 
     /// Waits until the program's own health check says so. Returns a client for it.
-    pub(crate) async fn ready(&self, component: Component, limit: Duration) -> Result<Client, StartError> {
+    pub(crate) async fn ready(
+        &self,
+        component: Component,
+        limit: Duration,
+    ) -> Result<Client, StartError> {
         let (port, path) = match component {
             Component::Etcd | Component::ApiServer => (self.instance.ports.api_server, "/readyz"),
             Component::ControllerManager => (self.instance.ports.controller_manager, "/healthz"),
             Component::Scheduler => (self.instance.ports.scheduler, "/readyz"),
         };
         let mut config = self.config.clone();
-        config.cluster_url =
-            format!("https://127.0.0.1:{port}").parse().map_err(|e| StartError::Client(format!("{e}")))?;
+        config.cluster_url = format!("https://127.0.0.1:{port}")
+            .parse()
+            .map_err(|e| StartError::Client(format!("{e}")))?;
         let client = Client::try_from(config).map_err(|e| StartError::Client(e.to_string()))?;
         self.until(component, limit, || async {
-            let request = Request::get(path).body(Vec::new()).map_err(|e| e.to_string())?;
-            client.request_text(request).await.map(drop).map_err(|e| e.to_string())
+            let request = Request::get(path)
+                .body(Vec::new())
+                .map_err(|e| e.to_string())?;
+            client
+                .request_text(request)
+                .await
+                .map(drop)
+                .map_err(|e| e.to_string())
         })
         .await?;
         Ok(client)
     }
 
     /// Waits for `check`; fails early when any program of the control plane ends.
-    async fn until<F, Fut>(&self, component: Component, limit: Duration, mut check: F) -> Result<(), StartError>
+    async fn until<F, Fut>(
+        &self,
+        component: Component,
+        limit: Duration,
+        mut check: F,
+    ) -> Result<(), StartError>
     where
         F: FnMut() -> Fut,
         Fut: Future<Output = Result<(), String>>,
     {
-        let ended = || self.jobs.values().find_map(|job| Some((job, self.supervisor.exit_of(&job.name)?)));
+        let ended = || {
+            self.jobs
+                .values()
+                .find_map(|job| Some((job, self.supervisor.exit_of(&job.name)?)))
+        };
         let waited = wait::until(limit, component.name(), || {
             let ended = ended();
             let look = check();
@@ -282,11 +373,22 @@ impl Started {
         })
         .await;
         if let Some((job, status)) = ended() {
-            return Err(StartError::Ended { name: job.name.clone(), status, log: job.log.clone(), tail: tail(&job.log) });
+            return Err(StartError::Ended {
+                name: job.name.clone(),
+                status,
+                log: job.log.clone(),
+                tail: tail(&job.log),
+            });
         }
         waited.map_err(|e| {
             let log = self.jobs[&component].log.clone();
-            StartError::NotReady { name: component.name().to_owned(), limit, last: e.last, tail: tail(&log), log }
+            StartError::NotReady {
+                name: component.name().to_owned(),
+                limit,
+                last: e.last,
+                tail: tail(&log),
+                log,
+            }
         })
     }
 }
@@ -305,21 +407,33 @@ fn prepare(folder: &Path, server: &str) -> Result<Places, StartError> {
     };
     let pki = &places.pki;
     let files = |path: &Path, written: io::Result<()>| {
-        written.map_err(|source| StartError::Files { path: path.to_owned(), source })
+        written.map_err(|source| StartError::Files {
+            path: path.to_owned(),
+            source,
+        })
     };
     for (path, config) in [
-        (&folder.join("kubeconfig"), &kubeconfig::build(server, pki, &pki.admin)),
+        (
+            &folder.join("kubeconfig"),
+            &kubeconfig::build(server, pki, &pki.admin),
+        ),
         (
             &places.controller_manager_kubeconfig,
             &kubeconfig::build(server, pki, &pki.controller_manager),
         ),
-        (&places.scheduler_kubeconfig, &kubeconfig::build(server, pki, &pki.scheduler)),
+        (
+            &places.scheduler_kubeconfig,
+            &kubeconfig::build(server, pki, &pki.scheduler),
+        ),
     ] {
         files(path, kubeconfig::write(path, config))?;
     }
     for (path, value) in [
         (&places.audit_policy, components::audit_policy()),
-        (&places.scheduler_configuration, components::scheduler_configuration(&places.scheduler_kubeconfig)),
+        (
+            &places.scheduler_configuration,
+            components::scheduler_configuration(&places.scheduler_kubeconfig),
+        ),
     ] {
         files(path, fs::write(path, value.to_string()))?;
     }
@@ -331,21 +445,33 @@ fn prepare(folder: &Path, server: &str) -> Result<Places, StartError> {
 /// A log tells about this start, not about the last one.
 fn remove_old(log: &Path) -> Result<(), StartError> {
     match fs::remove_file(log) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => {
-            Err(StartError::Files { path: log.to_owned(), source })
-        }
+        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(StartError::Files {
+            path: log.to_owned(),
+            source,
+        }),
         Ok(()) | Err(_) => Ok(()),
     }
 }
 
 fn check_name(name: &str) -> Result<(), StartError> {
     let usable = (1..=63).contains(&name.len())
-        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
-    if usable { Ok(()) } else { Err(StartError::BadName { name: name.to_owned() }) }
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
+    if usable {
+        Ok(())
+    } else {
+        Err(StartError::BadName {
+            name: name.to_owned(),
+        })
+    }
 }
 
 fn create(folder: &Path) -> Result<(), StartError> {
-    fs::create_dir_all(folder).map_err(|source| StartError::Files { path: folder.to_owned(), source })
+    fs::create_dir_all(folder).map_err(|source| StartError::Files {
+        path: folder.to_owned(),
+        source,
+    })
 }
 
 /// The last lines of a log, at most 4 kB.
@@ -382,6 +508,9 @@ mod tests {
         let text: Vec<_> = (0..5000).map(|i| format!("line {i}")).collect();
         fs::write(&log, text.join("\n")).unwrap();
         let tail = tail(&log);
-        assert!(tail.starts_with("line 4985\n") && tail.ends_with("line 4999"), "{tail}");
+        assert!(
+            tail.starts_with("line 4985\n") && tail.ends_with("line 4999"),
+            "{tail}"
+        );
     }
 }

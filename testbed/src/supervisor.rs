@@ -85,8 +85,15 @@ enum Known {
 
 impl Supervisor {
     pub(crate) fn spawn(program: &Path, log: &Path) -> Result<Self, SupervisorError> {
-        let failed = |source| SupervisorError::Spawn { program: program.to_owned(), source };
-        let errors = std::fs::OpenOptions::new().create(true).append(true).open(log).map_err(failed)?;
+        let failed = |source| SupervisorError::Spawn {
+            program: program.to_owned(),
+            source,
+        };
+        let errors = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(log)
+            .map_err(failed)?;
         let mut child = Command::new(program)
             .arg("supervise")
             .stdin(Stdio::piped())
@@ -104,7 +111,14 @@ impl Supervisor {
             .name("testbed-supervisor".to_owned())
             .spawn(move || reader.follow(BufReader::new(output)))
             .map_err(failed)?;
-        Ok(Self { process, input: Mutex::new(input), state, log: log.to_owned(), child: Mutex::new(child), is_detached: AtomicBool::new(false) })
+        Ok(Self {
+            process,
+            input: Mutex::new(input),
+            state,
+            log: log.to_owned(),
+            child: Mutex::new(child),
+            is_detached: AtomicBool::new(false),
+        })
     }
 
     /// The supervisor's own process.
@@ -127,20 +141,31 @@ impl Supervisor {
         }))?;
         match self.state.wait_for(&job.name, |_| true) {
             Known::Started(process) => Ok(process),
-            Known::Exited(reason) | Known::Refused(reason) => {
-                Err(SupervisorError::Refused { name: job.name.clone(), reason })
-            }
-            Known::SupervisorGone => Err(SupervisorError::Gone { log: self.log.clone() }),
+            Known::Exited(reason) | Known::Refused(reason) => Err(SupervisorError::Refused {
+                name: job.name.clone(),
+                reason,
+            }),
+            Known::SupervisorGone => Err(SupervisorError::Gone {
+                log: self.log.clone(),
+            }),
         }
     }
 
     /// Ends one program: SIGTERM, after `grace` SIGKILL (at zero SIGKILL at once). Returns when it is gone.
     pub(crate) fn stop(&self, name: &str, grace: Duration) -> Result<(), SupervisorError> {
         self.send(&json!({"op": "stop", "name": name, "graceSeconds": grace.as_secs_f64()}))?;
-        match self.state.wait_for(name, |known| !matches!(known, Known::Started(_))) {
+        match self
+            .state
+            .wait_for(name, |known| !matches!(known, Known::Started(_)))
+        {
             Known::Started(_) | Known::Exited(_) => Ok(()),
-            Known::Refused(reason) => Err(SupervisorError::Refused { name: name.to_owned(), reason }),
-            Known::SupervisorGone => Err(SupervisorError::Gone { log: self.log.clone() }),
+            Known::Refused(reason) => Err(SupervisorError::Refused {
+                name: name.to_owned(),
+                reason,
+            }),
+            Known::SupervisorGone => Err(SupervisorError::Gone {
+                log: self.log.clone(),
+            }),
         }
     }
 
@@ -167,11 +192,16 @@ impl Supervisor {
 
     fn send(&self, request: &Value) -> Result<(), SupervisorError> {
         let mut input = self.input.lock();
-        let written = input.as_mut().ok_or_else(|| io::Error::from(io::ErrorKind::BrokenPipe)).and_then(|input| {
-            input.write_all(format!("{request}\n").as_bytes())?;
-            input.flush()
-        });
-        written.map_err(|_| SupervisorError::Gone { log: self.log.clone() })
+        let written = input
+            .as_mut()
+            .ok_or_else(|| io::Error::from(io::ErrorKind::BrokenPipe))
+            .and_then(|input| {
+                input.write_all(format!("{request}\n").as_bytes())?;
+                input.flush()
+            });
+        written.map_err(|_| SupervisorError::Gone {
+            log: self.log.clone(),
+        })
     }
 }
 
@@ -190,7 +220,9 @@ impl State {
     /// Reads events until the supervisor ends.
     fn follow(&self, events: impl BufRead) {
         for line in events.lines().map_while(Result::ok) {
-            let Ok(event) = serde_json::from_str::<Value>(&line) else { continue };
+            let Ok(event) = serde_json::from_str::<Value>(&line) else {
+                continue;
+            };
             let name = event["name"].as_str().unwrap_or_default().to_owned();
             let text = |key: &str| event[key].as_str().unwrap_or_default().to_owned();
             let known = match event["event"].as_str() {
@@ -198,7 +230,10 @@ impl State {
                     .as_u64()
                     .and_then(|pid| u32::try_from(pid).ok())
                     .and_then(ProcessId::of)
-                    .map_or_else(|| Known::Exited("it ended at once".to_owned()), Known::Started),
+                    .map_or_else(
+                        || Known::Exited("it ended at once".to_owned()),
+                        Known::Started,
+                    ),
                 Some("exited") => Known::Exited(text("status")),
                 _ => Known::Refused(text("error")),
             };

@@ -24,7 +24,12 @@ impl std::error::Error for WaitError {}
 
 impl Display for WaitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { what, limit, last, stayed } = self;
+        let Self {
+            what,
+            limit,
+            last,
+            stayed,
+        } = self;
         if *stayed {
             write!(f, "{what} did not hold for {limit:?}; seen: {last}")
         } else {
@@ -56,7 +61,12 @@ where
             Err(_) => {}
         }
         if Instant::now() + pause >= deadline {
-            return Err(WaitError { what: what.to_owned(), limit, last, stayed: false });
+            return Err(WaitError {
+                what: what.to_owned(),
+                limit,
+                last,
+                stayed: false,
+            });
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
@@ -77,7 +87,12 @@ where
     let end = Instant::now() + period;
     while Instant::now() < end {
         if let Err(seen) = look().await {
-            return Err(WaitError { what: what.to_owned(), limit: period, last: format!("{seen:#}"), stayed: true });
+            return Err(WaitError {
+                what: what.to_owned(),
+                limit: period,
+                last: format!("{seen:#}"),
+                stayed: true,
+            });
         }
         tokio::time::sleep(LONGEST_PAUSE).await;
     }
@@ -99,12 +114,18 @@ mod tests {
         })
         .await
         .unwrap_err();
-        assert_eq!(error.to_string(), "four pods did not come within 3s; last seen: 3 pods");
+        assert_eq!(
+            error.to_string(),
+            "four pods did not come within 3s; last seen: 3 pods"
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_look_that_hangs_is_cut_off() {
-        let error = until::<(), String, _, _>(Duration::from_secs(3), "an answer", std::future::pending).await.unwrap_err();
+        let error =
+            until::<(), String, _, _>(Duration::from_secs(3), "an answer", std::future::pending)
+                .await
+                .unwrap_err();
         assert!(error.to_string().contains("no answer"), "{error}");
     }
 
@@ -112,10 +133,25 @@ mod tests {
     async fn a_state_that_ends_too_early_is_an_error() {
         let begin = Instant::now();
         let look = || async move {
-            if begin.elapsed() < Duration::from_secs(2) { Ok(()) } else { Err("bound") }
+            if begin.elapsed() < Duration::from_secs(2) {
+                Ok(())
+            } else {
+                Err("bound")
+            }
         };
-        let error = holds(Duration::from_secs(5), "the gang pending", look).await.unwrap_err();
-        assert!(error.to_string().starts_with("the gang pending did not hold"), "{error}");
-        holds(Duration::from_secs(1), "time", || async { Ok::<_, String>(()) }).await.unwrap();
+        let error = holds(Duration::from_secs(5), "the gang pending", look)
+            .await
+            .unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .starts_with("the gang pending did not hold"),
+            "{error}"
+        );
+        holds(Duration::from_secs(1), "time", || async {
+            Ok::<_, String>(())
+        })
+        .await
+        .unwrap();
     }
 }

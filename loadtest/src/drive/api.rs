@@ -51,7 +51,9 @@ pub struct PromptDetails {
     pub cached_tokens: u32,
 }
 
-fn null_is_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
+fn null_is_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
+    deserializer: D,
+) -> Result<T, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
@@ -161,7 +163,11 @@ struct Delta {
 
 impl Choice {
     fn has_content(&self) -> bool {
-        let Delta { content, reasoning_content, tool_calls } = &self.delta;
+        let Delta {
+            content,
+            reasoning_content,
+            tool_calls,
+        } = &self.delta;
         content.0 || reasoning_content.0 || tool_calls.is_some() || self.text.0
     }
 }
@@ -218,7 +224,11 @@ pub fn error_message(body: &[u8]) -> String {
     }
     match serde_json::from_slice::<Body>(body) {
         Ok(body) => body.error.message(),
-        Err(_) => String::from_utf8_lossy(body).trim().chars().take(200).collect(),
+        Err(_) => String::from_utf8_lossy(body)
+            .trim()
+            .chars()
+            .take(200)
+            .collect(),
     }
 }
 
@@ -228,7 +238,11 @@ mod tests {
 
     fn chunk(text: &str) -> (bool, bool, Option<Usage>) {
         match Event::parse(text.as_bytes()).unwrap() {
-            Event::Chunk { content, finished, usage } => (content, finished, usage),
+            Event::Chunk {
+                content,
+                finished,
+                usage,
+            } => (content, finished, usage),
             other => panic!("{other:?}"),
         }
     }
@@ -246,25 +260,44 @@ mod tests {
 
     #[test]
     fn the_end_and_the_usage_are_seen() {
-        let (content, finished, usage) = chunk(r#"{"choices":[{"delta":{},"finish_reason":"length"}],"usage":null}"#);
+        let (content, finished, usage) =
+            chunk(r#"{"choices":[{"delta":{},"finish_reason":"length"}],"usage":null}"#);
         assert_eq!((content, finished, usage), (false, true, None));
         let (_, _, usage) = chunk(
             r#"{"id":"x","object":"chat.completion.chunk","choices":[],"usage":{"prompt_tokens":12,"completion_tokens":8,"total_tokens":20,"prompt_tokens_details":{"cached_tokens":4}}}"#,
         );
         let usage = usage.unwrap();
-        assert_eq!((usage.prompt_tokens, usage.completion_tokens, usage.prompt_tokens_details.cached_tokens), (12, 8, 4));
-        let (_, _, usage) = chunk(r#"{"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":2,"prompt_tokens_details":null}}"#);
+        assert_eq!(
+            (
+                usage.prompt_tokens,
+                usage.completion_tokens,
+                usage.prompt_tokens_details.cached_tokens
+            ),
+            (12, 8, 4)
+        );
+        let (_, _, usage) = chunk(
+            r#"{"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":2,"prompt_tokens_details":null}}"#,
+        );
         assert_eq!(usage.unwrap().prompt_tokens_details.cached_tokens, 0);
         assert_eq!(Event::parse(b"[DONE]").unwrap(), Event::Done);
     }
 
     #[test]
     fn errors_are_read_in_every_form() {
-        for text in [r#"{"error":{"message":"too long","code":400}}"#, r#"{"error":"too long"}"#] {
-            assert_eq!(Event::parse(text.as_bytes()).unwrap(), Event::Error("too long".to_owned()));
+        for text in [
+            r#"{"error":{"message":"too long","code":400}}"#,
+            r#"{"error":"too long"}"#,
+        ] {
+            assert_eq!(
+                Event::parse(text.as_bytes()).unwrap(),
+                Event::Error("too long".to_owned())
+            );
             assert_eq!(error_message(text.as_bytes()), "too long");
         }
-        assert_eq!(error_message(b"  upstream connect error\n"), "upstream connect error");
+        assert_eq!(
+            error_message(b"  upstream connect error\n"),
+            "upstream connect error"
+        );
         assert!(Event::parse(b"{\"choices\":").is_err());
         assert!(Event::parse(b"hello").is_err());
     }
@@ -273,6 +306,9 @@ mod tests {
     fn paths_accept_a_base_with_and_without_version() {
         assert_eq!(Api::Chat.path(""), "/v1/chat/completions");
         assert_eq!(Api::Completions.path("/v1/"), "/v1/completions");
-        assert_eq!(Api::Chat.path("/serving/v1"), "/serving/v1/chat/completions");
+        assert_eq!(
+            Api::Chat.path("/serving/v1"),
+            "/serving/v1/chat/completions"
+        );
     }
 }

@@ -94,14 +94,20 @@ impl<'a> Collector<'a> {
             .collect();
         if settings.mode == Mode::OpenLoop {
             for request in settings.schedule.requests() {
-                streams[usize::from(request.stream)].series.offer(request.at, request.input_tokens);
+                streams[usize::from(request.stream)]
+                    .series
+                    .offer(request.at, request.input_tokens);
             }
         }
         Ok(Self {
             settings,
             streams,
             seen: vec![false; settings.schedule.requests().len()],
-            requests_file: settings.requests_file.as_deref().map(RequestsFile::create).transpose()?,
+            requests_file: settings
+                .requests_file
+                .as_deref()
+                .map(RequestsFile::create)
+                .transpose()?,
             first: None,
             last: None,
             last_end: Duration::ZERO,
@@ -127,9 +133,19 @@ impl<'a> Collector<'a> {
             None => self.failed += 1,
         }
         let stream = &mut self.streams[position];
-        stream.series.add(record, planned, &figures, self.settings.mode != Mode::OpenLoop);
+        stream.series.add(
+            record,
+            planned,
+            &figures,
+            self.settings.mode != Mode::OpenLoop,
+        );
         if let Some(file) = &mut self.requests_file {
-            file.write(record, planned, &schedule.streams()[position].model, &figures)?;
+            file.write(
+                record,
+                planned,
+                &schedule.streams()[position].model,
+                &figures,
+            )?;
         }
         if record.planned < self.settings.warmup {
             return Ok(());
@@ -137,8 +153,14 @@ impl<'a> Collector<'a> {
         stream.measures.add(record, planned, &figures);
         if let Some(sent) = record.sent {
             let pair = (record.planned, sent);
-            self.first = Some(self.first.map_or(pair, |first| if pair.0 < first.0 { pair } else { first }));
-            self.last = Some(self.last.map_or(pair, |last| if pair.0 > last.0 { pair } else { last }));
+            self.first = Some(
+                self.first
+                    .map_or(pair, |first| if pair.0 < first.0 { pair } else { first }),
+            );
+            self.last = Some(
+                self.last
+                    .map_or(pair, |last| if pair.0 > last.0 { pair } else { last }),
+            );
         }
         Ok(())
     }
@@ -150,11 +172,15 @@ impl<'a> Collector<'a> {
         let mut ttft = super::worker::new_histogram();
         let mut lateness = super::worker::new_histogram();
         for stream in &self.streams {
-            ttft.add(&stream.measures.ttft).expect("both grow as needed");
-            lateness.add(&stream.measures.lateness).expect("both grow as needed");
+            ttft.add(&stream.measures.ttft)
+                .expect("both grow as needed");
+            lateness
+                .add(&stream.measures.lateness)
+                .expect("both grow as needed");
         }
         let at = |histogram: &hdrhistogram::Histogram<u64>, quantile| {
-            (!histogram.is_empty()).then(|| Duration::from_micros(histogram.value_at_quantile(quantile)))
+            (!histogram.is_empty())
+                .then(|| Duration::from_micros(histogram.value_at_quantile(quantile)))
         };
         Progress {
             elapsed,
@@ -177,7 +203,13 @@ impl<'a> Collector<'a> {
     /// Ends the collection; requests of an open loop that never reached a worker are counted as not sent.
     pub(super) fn finish(mut self) -> io::Result<Collected> {
         if self.settings.mode == Mode::OpenLoop {
-            let missing: Vec<usize> = self.seen.iter().enumerate().filter(|(_, seen)| !**seen).map(|(at, _)| at).collect();
+            let missing: Vec<usize> = self
+                .seen
+                .iter()
+                .enumerate()
+                .filter(|(_, seen)| !**seen)
+                .map(|(at, _)| at)
+                .collect();
             for at in missing {
                 let planned = self.settings.schedule.requests()[at].at;
                 let mut record = Record::new(u32::try_from(at).unwrap_or(u32::MAX), planned);
@@ -196,9 +228,16 @@ impl<'a> Collector<'a> {
             total.1.merge(&stream.series);
         }
         Ok(Collected {
-            streams: self.streams.into_iter().map(|stream| (stream.measures, stream.series)).collect(),
+            streams: self
+                .streams
+                .into_iter()
+                .map(|stream| (stream.measures, stream.series))
+                .collect(),
             total,
-            spans: self.first.zip(self.last).map(|(first, last)| (last.0 - first.0, last.1.saturating_sub(first.1))),
+            spans: self
+                .first
+                .zip(self.last)
+                .map(|(first, last)| (last.0 - first.0, last.1.saturating_sub(first.1))),
             last_end: self.last_end,
         })
     }

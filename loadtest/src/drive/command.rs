@@ -22,8 +22,8 @@ use super::settings::Settings;
 use super::summary::{Mode, RunSummary};
 use super::target::{BaseUrl, Target};
 use super::text;
-use crate::schedule::Schedule;
 use crate::schedule::NotValid;
+use crate::schedule::Schedule;
 use crate::schedule::lengths::LengthSpec;
 use crate::schedule::rate::Rate;
 use crate::schedule::span::Span;
@@ -39,7 +39,12 @@ const EXIT_INVALID: u8 = 3;
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
     /// Server to send to, such as http://127.0.0.1:8000. With MODEL= in front, only that model's stream goes there.
-    #[arg(long, value_name = "[MODEL=]URL", env = "COPPICE_LOADTEST_URL", value_delimiter = ',')]
+    #[arg(
+        long,
+        value_name = "[MODEL=]URL",
+        env = "COPPICE_LOADTEST_URL",
+        value_delimiter = ','
+    )]
     url: Vec<PerModel<BaseUrl>>,
 
     #[command(flatten)]
@@ -55,17 +60,33 @@ pub struct Args {
     #[arg(long, value_name = "COUNT", help_heading = "Load")]
     users: Option<usize>,
     /// Pause of each user after an answer.
-    #[arg(long, value_name = "DURATION", requires = "users", default_value = "0s", help_heading = "Load")]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        requires = "users",
+        default_value = "0s",
+        help_heading = "Load"
+    )]
     think: Span,
     /// Only print what the schedule looks like.
     #[arg(long, help_heading = "Load")]
     dry_run: bool,
 
     /// Limit on the time to first token, from the planned instant: 1s, or 1s+0.5ms/token.
-    #[arg(long, value_name = "[MODEL=]LIMIT", value_delimiter = ',', help_heading = "Objectives")]
+    #[arg(
+        long,
+        value_name = "[MODEL=]LIMIT",
+        value_delimiter = ',',
+        help_heading = "Objectives"
+    )]
     ttft: Vec<PerModel<TtftLimit>>,
     /// Limit on a request's mean gap between tokens: 100ms.
-    #[arg(long, value_name = "[MODEL=]DURATION", value_delimiter = ',', help_heading = "Objectives")]
+    #[arg(
+        long,
+        value_name = "[MODEL=]DURATION",
+        value_delimiter = ',',
+        help_heading = "Objectives"
+    )]
     itl: Vec<PerModel<Span>>,
 
     /// Endpoint.
@@ -81,26 +102,47 @@ pub struct Args {
     #[arg(long = "header", value_name = "HEADER", help_heading = "Requests")]
     headers: Vec<String>,
     /// Sent as `Authorization: Bearer KEY`.
-    #[arg(long, value_name = "KEY", env = "COPPICE_LOADTEST_API_KEY", hide_env_values = true, help_heading = "Requests")]
+    #[arg(
+        long,
+        value_name = "KEY",
+        env = "COPPICE_LOADTEST_API_KEY",
+        hide_env_values = true,
+        help_heading = "Requests"
+    )]
     api_key: Option<String>,
     /// Members to add to each request's body, as a JSON object.
     #[arg(long, value_name = "JSON", help_heading = "Requests")]
     extra_body: Option<String>,
     /// Certificate authorities for https (PEM) [default: the system's].
-    #[arg(long, value_name = "FILE", env = "COPPICE_LOADTEST_CA_FILE", help_heading = "Requests")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "COPPICE_LOADTEST_CA_FILE",
+        help_heading = "Requests"
+    )]
     ca_file: Option<PathBuf>,
     /// Response header that names the replica that answered.
     #[arg(long, value_name = "NAME", default_value = crate::openai::ENGINE_HEADER, help_heading = "Requests")]
     replica_header: String,
 
     /// A request without a complete answer this long after it was due has failed.
-    #[arg(long, value_name = "DURATION", default_value = "5m", help_heading = "Measuring")]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "5m",
+        help_heading = "Measuring"
+    )]
     timeout: Span,
     /// How long after the schedule's end answers are waited for [default: as --timeout].
     #[arg(long, value_name = "DURATION", help_heading = "Measuring")]
     drain: Option<Span>,
     /// Requests due before this are sent but not measured.
-    #[arg(long, value_name = "DURATION", default_value = "0s", help_heading = "Measuring")]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "0s",
+        help_heading = "Measuring"
+    )]
     warmup: Span,
     /// Threads that send and read [default: half of the processors].
     #[arg(long, value_name = "COUNT", help_heading = "Measuring")]
@@ -109,7 +151,12 @@ pub struct Args {
     #[arg(long, value_name = "COUNT", help_heading = "Measuring")]
     max_in_flight: Option<usize>,
     /// Length of an interval of the time line.
-    #[arg(long, value_name = "DURATION", default_value = "1s", help_heading = "Measuring")]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "1s",
+        help_heading = "Measuring"
+    )]
     interval: Span,
 
     /// Write the summary as JSON, for `coppice-loadtest report`.
@@ -132,22 +179,52 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["url", "scenario", "trace", "rate", "users", "self_test", "output"], help_heading = "Self-test")]
     find_max: bool,
     /// Time to first token of the known server.
-    #[arg(long, value_name = "DURATION", default_value = "50ms", help_heading = "Self-test")]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "50ms",
+        help_heading = "Self-test"
+    )]
     known_ttft: Span,
     /// Gap between tokens of the known server.
-    #[arg(long, value_name = "DURATION", default_value = "10ms", help_heading = "Self-test")]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "10ms",
+        help_heading = "Self-test"
+    )]
     known_itl: Span,
     /// First rate of --find-max, requests per second.
-    #[arg(long, value_name = "RATE", default_value_t = 1000.0, help_heading = "Self-test")]
+    #[arg(
+        long,
+        value_name = "RATE",
+        default_value_t = 1000.0,
+        help_heading = "Self-test"
+    )]
     find_from: f64,
     /// Searches of --find-max; the result is their median.
-    #[arg(long, value_name = "COUNT", default_value_t = 1, help_heading = "Self-test")]
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = 1,
+        help_heading = "Self-test"
+    )]
     find_runs: u32,
     /// Attempts at a rate before --find-max calls it too high.
-    #[arg(long, value_name = "COUNT", default_value_t = 2, help_heading = "Self-test")]
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = 2,
+        help_heading = "Self-test"
+    )]
     find_attempts: u32,
     /// Write the results of --find-max as JSON rows.
-    #[arg(long, value_name = "FILE", requires = "find_max", help_heading = "Self-test")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "find_max",
+        help_heading = "Self-test"
+    )]
     bench_file: Option<PathBuf>,
 }
 
@@ -180,8 +257,11 @@ impl<T: FromStr> FromStr for PerModel<T> {
 
 /// The value for a model: its own, else the one for all.
 fn for_model<'a, T>(values: &'a [PerModel<T>], model: &str) -> Option<&'a T> {
-    let own = values.iter().find(|value| value.model.as_deref() == Some(model));
-    own.or_else(|| values.iter().find(|value| value.model.is_none())).map(|value| &value.value)
+    let own = values
+        .iter()
+        .find(|value| value.model.as_deref() == Some(model));
+    own.or_else(|| values.iter().find(|value| value.model.is_none()))
+        .map(|value| &value.value)
 }
 
 /// Runs the sub-command; the exit code is the process's.
@@ -221,12 +301,24 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     let comparisons = self_test::compare(&summary, truth);
     let passed = self_test::passed(&summary, &comparisons);
-    print(&format!("\n{}\n\n{}\n", text::comparisons(&comparisons), if passed { "Self-test passed." } else { "Self-test FAILED." }));
+    print(&format!(
+        "\n{}\n\n{}\n",
+        text::comparisons(&comparisons),
+        if passed {
+            "Self-test passed."
+        } else {
+            "Self-test FAILED."
+        }
+    ));
     Ok(exit(passed))
 }
 
 fn exit(good: bool) -> ExitCode {
-    if good { ExitCode::SUCCESS } else { ExitCode::from(EXIT_INVALID) }
+    if good {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(EXIT_INVALID)
+    }
 }
 
 #[expect(clippy::print_stdout, reason = "the program's output")]
@@ -249,7 +341,10 @@ async fn driven(settings: Settings, progress: ProgressKind) -> anyhow::Result<Ru
         display.finish();
         summary
     });
-    let summary = driving.await.context("the driver panicked")?.context("running the load");
+    let summary = driving
+        .await
+        .context("the driver panicked")?
+        .context("running the load");
     interrupts.abort();
     summary
 }
@@ -270,7 +365,11 @@ fn scenario(args: &Args) -> anyhow::Result<Scenario> {
 
 fn describe_schedule(schedule: &Schedule) -> String {
     let statistics = Statistics::of(schedule);
-    let models: Vec<&str> = schedule.streams().iter().map(|stream| stream.model.as_str()).collect();
+    let models: Vec<&str> = schedule
+        .streams()
+        .iter()
+        .map(|stream| stream.model.as_str())
+        .collect();
     format!(
         "{} requests in {} for {}: {:.2} per second, busiest second {}, busiest minute {}, dispersion {:.2}\n\
          prompts {:.0} tokens on average (p50 {}, p99 {}, max {}), outputs {:.0} (p50 {}, p99 {}, max {})\n\
@@ -294,7 +393,11 @@ fn describe_schedule(schedule: &Schedule) -> String {
     )
 }
 
-async fn settings(args: &Args, scenario: Scenario, schedule: Arc<Schedule>) -> anyhow::Result<Settings> {
+async fn settings(
+    args: &Args,
+    scenario: Scenario,
+    schedule: Arc<Schedule>,
+) -> anyhow::Result<Settings> {
     let options = RouteOptions {
         api: args.api,
         prompt: args.prompts,
@@ -302,7 +405,8 @@ async fn settings(args: &Args, scenario: Scenario, schedule: Arc<Schedule>) -> a
         headers: headers(args)?,
         extra_body: match &args.extra_body {
             None => serde_json::Map::new(),
-            Some(text) => serde_json::from_str(text).with_context(|| format!("--extra-body is {text:?}, not a JSON object"))?,
+            Some(text) => serde_json::from_str(text)
+                .with_context(|| format!("--extra-body is {text:?}, not a JSON object"))?,
         },
     };
     for (flag, named) in [
@@ -310,17 +414,33 @@ async fn settings(args: &Args, scenario: Scenario, schedule: Arc<Schedule>) -> a
         ("--ttft", named(&args.ttft)),
         ("--itl", named(&args.itl)),
     ] {
-        if let Some(unknown) = named.into_iter().find(|name| schedule.streams().iter().all(|stream| stream.model != *name)) {
-            let known: Vec<&str> = schedule.streams().iter().map(|stream| stream.model.as_str()).collect();
-            bail!("{flag} names the model {unknown:?}, which no stream has; the models are {}", known.join(", "));
+        if let Some(unknown) = named.into_iter().find(|name| {
+            schedule
+                .streams()
+                .iter()
+                .all(|stream| stream.model != *name)
+        }) {
+            let known: Vec<&str> = schedule
+                .streams()
+                .iter()
+                .map(|stream| stream.model.as_str())
+                .collect();
+            bail!(
+                "{flag} names the model {unknown:?}, which no stream has; the models are {}",
+                known.join(", ")
+            );
         }
     }
     let prompts = Prompts::new(scenario.seed);
     let mut routes = Vec::new();
     let mut objectives = Vec::new();
     for stream in schedule.streams() {
-        let url = for_model(&args.url, &stream.model)
-            .with_context(|| format!("no server for the model {:?}: give --url http://HOST:PORT", stream.model))?;
+        let url = for_model(&args.url, &stream.model).with_context(|| {
+            format!(
+                "no server for the model {:?}: give --url http://HOST:PORT",
+                stream.model
+            )
+        })?;
         let target = Arc::new(Target::resolve(url.clone(), args.ca_file.as_deref()).await?);
         routes.push(Route::new(target, &stream.model, &options, prompts));
         objectives.push(Objectives {
@@ -351,7 +471,9 @@ async fn settings(args: &Args, scenario: Scenario, schedule: Arc<Schedule>) -> a
         warmup: args.warmup.0,
         timeout: args.timeout.0,
         drain: args.drain.unwrap_or(args.timeout).0,
-        workers: args.workers.unwrap_or_else(|| (Host::read().cpus / 2).max(1)),
+        workers: args
+            .workers
+            .unwrap_or_else(|| (Host::read().cpus / 2).max(1)),
         max_in_flight: args.max_in_flight,
         replica_header: args.replica_header.to_ascii_lowercase(),
         interval: args.interval.0,
@@ -360,7 +482,10 @@ async fn settings(args: &Args, scenario: Scenario, schedule: Arc<Schedule>) -> a
 }
 
 fn named<T>(values: &[PerModel<T>]) -> Vec<&str> {
-    values.iter().filter_map(|value| value.model.as_deref()).collect()
+    values
+        .iter()
+        .filter_map(|value| value.model.as_deref())
+        .collect()
 }
 
 fn headers(args: &Args) -> anyhow::Result<Vec<String>> {
@@ -370,8 +495,13 @@ fn headers(args: &Args) -> anyhow::Result<Vec<String>> {
     }
     for header in &headers {
         let name = header.split_once(':').map(|(name, _)| name);
-        if name.is_none_or(|name| name.is_empty() || name.contains(' ')) || header.contains(['\r', '\n']) {
-            bail!("--header is {:?}: write it as \"Name: value\" on one line", name.unwrap_or(header));
+        if name.is_none_or(|name| name.is_empty() || name.contains(' '))
+            || header.contains(['\r', '\n'])
+        {
+            bail!(
+                "--header is {:?}: write it as \"Name: value\" on one line",
+                name.unwrap_or(header)
+            );
         }
     }
     Ok(headers)
@@ -390,13 +520,21 @@ fn write_outputs(args: &Args, summary: &RunSummary) -> anyhow::Result<()> {
 }
 
 /// Points the arguments at the known server, with a load where none was given.
-fn aimed_at(mut args: Args, url: &str, rate: f64, duration: Duration, output_tokens: u32) -> Result<Args, NotValid> {
+fn aimed_at(
+    mut args: Args,
+    url: &str,
+    rate: f64,
+    duration: Duration,
+    output_tokens: u32,
+) -> Result<Args, NotValid> {
     args.url = vec![url.parse()?];
     let stream = &mut args.stream;
     stream.rate.get_or_insert_with(|| Rate::constant(rate));
     stream.duration.get_or_insert(Span(duration));
     stream.input_tokens.get_or_insert(LengthSpec::Fixed(100));
-    stream.output_tokens.get_or_insert(LengthSpec::Fixed(output_tokens));
+    stream
+        .output_tokens
+        .get_or_insert(LengthSpec::Fixed(output_tokens));
     Ok(args)
 }
 
@@ -406,13 +544,17 @@ async fn find_the_maximum(args: Args) -> anyhow::Result<ExitCode> {
         itl: args.known_itl.0,
     };
     let server = KnownServer::start(truth).context("starting the known server")?;
-    let duration = args.stream.duration.map_or(DEFAULT_TRIAL, |duration| duration.0);
+    let duration = args
+        .stream
+        .duration
+        .map_or(DEFAULT_TRIAL, |duration| duration.0);
     let mut rows: Vec<BenchRow> = Vec::new();
     for shape in find_max::SHAPES {
         let mut searches: Vec<Vec<Trial>> = Vec::new();
         for _ in 0..args.find_runs.max(1) {
             let search = Search {
-                from: args.find_from * f64::from(find_max::SHAPES[0].output_tokens) / f64::from(shape.output_tokens),
+                from: args.find_from * f64::from(find_max::SHAPES[0].output_tokens)
+                    / f64::from(shape.output_tokens),
                 attempts: args.find_attempts,
                 truth,
             };
@@ -444,7 +586,16 @@ async fn find_the_maximum(args: Args) -> anyhow::Result<ExitCode> {
 fn trial_line(shape: &str, trial: &Trial) -> String {
     let total = &trial.summary.total;
     let at = |distribution: Option<super::summary::Distribution>| {
-        distribution.map_or_else(|| "-".to_owned(), |distribution| format!("{}/{}", text::time(distribution.p50), text::time(distribution.p99)))
+        distribution.map_or_else(
+            || "-".to_owned(),
+            |distribution| {
+                format!(
+                    "{}/{}",
+                    text::time(distribution.p50),
+                    text::time(distribution.p99)
+                )
+            },
+        )
     };
     format!(
         "{shape}  {:>7.0}/s  {}  lateness {}  TTFT {}  ITL {}  {:.2} processors{}\n",
@@ -454,7 +605,11 @@ fn trial_line(shape: &str, trial: &Trial) -> String {
         at(total.ttft),
         at(total.itl),
         trial.summary.driver.cpus_used,
-        if trial.passed { String::new() } else { format!("  ({})", trial.because) },
+        if trial.passed {
+            String::new()
+        } else {
+            format!("  ({})", trial.because)
+        },
     )
 }
 
@@ -465,7 +620,8 @@ fn bench_table(rows: &[BenchRow]) -> String {
             row.name.clone(),
             format!("{:.2}", row.value),
             row.unit.clone(),
-            row.mark.map_or_else(|| "-".to_owned(), |mark| format!("{mark:.0}")),
+            row.mark
+                .map_or_else(|| "-".to_owned(), |mark| format!("{mark:.0}")),
         ]);
     }
     table.to_string()
@@ -487,7 +643,18 @@ mod tests {
     fn arguments_are_consistent() {
         Cli::command().debug_assert();
         assert!(Cli::try_parse_from(["drive", "--rate", "5", "--trace", "x"]).is_err());
-        let cli = Cli::try_parse_from(["drive", "--url", "a=http://h:1,http://h:2", "--ttft", "1s+0.5ms/token", "--rate", "5", "--duration", "10s"]).unwrap();
+        let cli = Cli::try_parse_from([
+            "drive",
+            "--url",
+            "a=http://h:1,http://h:2",
+            "--ttft",
+            "1s+0.5ms/token",
+            "--rate",
+            "5",
+            "--duration",
+            "10s",
+        ])
+        .unwrap();
         assert_eq!(cli.args.url.len(), 2);
     }
 

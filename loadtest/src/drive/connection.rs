@@ -35,18 +35,28 @@ impl Connection {
     pub(super) async fn open(target: &Target, turn: usize) -> Result<Self, Failure> {
         tokio::time::timeout(CONNECT_LIMIT, Self::open_now(target, turn))
             .await
-            .unwrap_or_else(|_| Err(Failure::new(FailureKind::ConnectTimeout, format!("after {} s", CONNECT_LIMIT.as_secs()))))
+            .unwrap_or_else(|_| {
+                Err(Failure::new(
+                    FailureKind::ConnectTimeout,
+                    format!("after {} s", CONNECT_LIMIT.as_secs()),
+                ))
+            })
     }
 
     async fn open_now(target: &Target, turn: usize) -> Result<Self, Failure> {
         let address = target.addresses[turn % target.addresses.len()];
-        let stream = TcpStream::connect(address).await.map_err(|error| connect_failure(&error))?;
+        let stream = TcpStream::connect(address)
+            .await
+            .map_err(|error| connect_failure(&error))?;
         // Requests are written whole: waiting for more to send only delays them. Failing to set it costs nothing else.
         drop(stream.set_nodelay(true));
         let io = match &target.tls {
             None => Io::Plain(stream),
             Some((connector, name)) => {
-                let stream = connector.connect(name.clone(), stream).await.map_err(|error| Failure::new(FailureKind::Tls, error))?;
+                let stream = connector
+                    .connect(name.clone(), stream)
+                    .await
+                    .map_err(|error| Failure::new(FailureKind::Tls, error))?;
                 Io::Tls(Box::new(stream))
             }
         };
@@ -65,7 +75,11 @@ impl Connection {
     }
 
     /// Reads what is there into `buffer`; 0 bytes mean that the peer closed.
-    pub(super) fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+    pub(super) fn poll_read(
+        &mut self,
+        context: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
         let mut buffer = ReadBuf::new(buffer);
         let polled = match &mut self.io {
             Io::Plain(stream) => Pin::new(stream).poll_read(context, &mut buffer),
@@ -76,11 +90,22 @@ impl Connection {
 }
 
 fn connect_failure(error: &io::Error) -> Failure {
-    let short_of = [Errno::EMFILE, Errno::ENFILE, Errno::EADDRNOTAVAIL, Errno::ENOBUFS, Errno::ENOMEM];
+    let short_of = [
+        Errno::EMFILE,
+        Errno::ENFILE,
+        Errno::EADDRNOTAVAIL,
+        Errno::ENOBUFS,
+        Errno::ENOMEM,
+    ];
     let kind = match error.kind() {
         io::ErrorKind::ConnectionRefused => FailureKind::ConnectRefused,
         io::ErrorKind::TimedOut => FailureKind::ConnectTimeout,
-        _ if error.raw_os_error().is_some_and(|code| short_of.contains(&Errno::from_raw(code))) => FailureKind::Descriptors,
+        _ if error
+            .raw_os_error()
+            .is_some_and(|code| short_of.contains(&Errno::from_raw(code))) =>
+        {
+            FailureKind::Descriptors
+        }
         _ => FailureKind::Connect,
     };
     Failure::new(kind, error)

@@ -58,7 +58,11 @@ pub(super) async fn exchange(
 ) -> Ended {
     let sent = *record.sent.get_or_insert_with(|| clock.now());
     if let Err(error) = connection.write_all(request).await {
-        return if connection.used { Ended::Stale } else { Ended::Failed(Failure::new(FailureKind::Send, error)) };
+        return if connection.used {
+            Ended::Stale
+        } else {
+            Ended::Failed(Failure::new(FailureKind::Send, error))
+        };
     }
     let mut reader = AnswerReader::new(replica_header, sent);
     let mut any = false;
@@ -95,10 +99,19 @@ pub(super) async fn exchange(
             }
             Step::Closed | Step::Broken(_) if !any && connection.used => return Ended::Stale,
             Step::Closed if reader.response.closed() || reader.said_done => {
-                return reader.verdict().map_or_else(Ended::Failed, |()| Ended::Answered { keep: false });
+                return reader
+                    .verdict()
+                    .map_or_else(Ended::Failed, |()| Ended::Answered { keep: false });
             }
-            Step::Closed => return Ended::Failed(Failure::new(FailureKind::CutStream, reader.progress())),
-            Step::Broken(error) => return Ended::Failed(Failure::new(FailureKind::CutStream, format!("{error}, {}", reader.progress()))),
+            Step::Closed => {
+                return Ended::Failed(Failure::new(FailureKind::CutStream, reader.progress()));
+            }
+            Step::Broken(error) => {
+                return Ended::Failed(Failure::new(
+                    FailureKind::CutStream,
+                    format!("{error}, {}", reader.progress()),
+                ));
+            }
             Step::Failed(failure) => return Ended::Failed(failure),
         }
     }
@@ -163,7 +176,11 @@ impl<'a> AnswerReader<'a> {
             }
             Ok(Event::Done) => *said_done = true,
             Ok(Event::Error(message)) => *error_event = Some(message),
-            Ok(Event::Chunk { content, finished, usage }) => {
+            Ok(Event::Chunk {
+                content,
+                finished,
+                usage,
+            }) => {
                 *said_finished |= finished;
                 if content {
                     record.chunks.push(after_sent);
@@ -172,7 +189,9 @@ impl<'a> AnswerReader<'a> {
                 if let Some(usage) = usage {
                     // A running count in a chunk with text tells how many tokens it carries.
                     if content && record.chunk_tokens.len() + 1 == *chunks {
-                        record.chunk_tokens.push(usage.completion_tokens.saturating_sub(*tokens_so_far));
+                        record
+                            .chunk_tokens
+                            .push(usage.completion_tokens.saturating_sub(*tokens_so_far));
                     }
                     *tokens_so_far = usage.completion_tokens;
                     record.usage = Some(usage);
@@ -187,7 +206,9 @@ impl<'a> AnswerReader<'a> {
                         too_long = Some(error);
                     }
                 } else if error_body.len() < ERROR_BODY_LIMIT {
-                    error_body.extend_from_slice(&body[..body.len().min(ERROR_BODY_LIMIT - error_body.len())]);
+                    error_body.extend_from_slice(
+                        &body[..body.len().min(ERROR_BODY_LIMIT - error_body.len())],
+                    );
                 }
             })
             .map_err(|error| Failure::new(FailureKind::MalformedHttp, error))?;
@@ -207,13 +228,22 @@ impl<'a> AnswerReader<'a> {
     /// Judges an answer that was read to its end.
     fn verdict(&self) -> Result<(), Failure> {
         let Some(head) = self.response.head() else {
-            return Err(Failure::new(FailureKind::CutStream, "before the head of the answer"));
+            return Err(Failure::new(
+                FailureKind::CutStream,
+                "before the head of the answer",
+            ));
         };
         if head.status != 200 {
-            return Err(Failure::new(FailureKind::Status(head.status), error_message(&self.error_body)));
+            return Err(Failure::new(
+                FailureKind::Status(head.status),
+                error_message(&self.error_body),
+            ));
         }
         if !head.event_stream {
-            return Err(Failure::new(FailureKind::NotAStream, error_message(&self.error_body)));
+            return Err(Failure::new(
+                FailureKind::NotAStream,
+                error_message(&self.error_body),
+            ));
         }
         if let Some(message) = &self.error_event {
             return Err(Failure::new(FailureKind::ErrorEvent, message));

@@ -48,7 +48,11 @@ pub struct Search {
 ///
 /// # Errors
 /// A trial could not be run.
-pub fn search(search: Search, mut run: impl FnMut(f64) -> anyhow::Result<RunSummary>, mut show: impl FnMut(&Trial)) -> anyhow::Result<Vec<Trial>> {
+pub fn search(
+    search: Search,
+    mut run: impl FnMut(f64) -> anyhow::Result<RunSummary>,
+    mut show: impl FnMut(&Trial),
+) -> anyhow::Result<Vec<Trial>> {
     let mut trials: Vec<Trial> = Vec::new();
     let mut attempt = |rate: f64, trials: &mut Vec<Trial>| -> anyhow::Result<bool> {
         for _ in 0..search.attempts.max(1) {
@@ -80,7 +84,12 @@ pub fn search(search: Search, mut run: impl FnMut(f64) -> anyhow::Result<RunSumm
         if good <= 0.0 && bad < 10.0 {
             break;
         }
-        rate = if bad.is_infinite() { good * 2.0 } else { 0.5 * (good + bad) }.round();
+        rate = if bad.is_infinite() {
+            good * 2.0
+        } else {
+            0.5 * (good + bad)
+        }
+        .round();
     }
     Ok(trials)
 }
@@ -88,7 +97,10 @@ pub fn search(search: Search, mut run: impl FnMut(f64) -> anyhow::Result<RunSumm
 /// The trial with the highest passed rate.
 #[must_use]
 pub fn best(trials: &[Trial]) -> Option<&Trial> {
-    trials.iter().filter(|trial| trial.passed).max_by(|a, b| a.rate.total_cmp(&b.rate))
+    trials
+        .iter()
+        .filter(|trial| trial.passed)
+        .max_by(|a, b| a.rate.total_cmp(&b.rate))
 }
 
 fn why_not(summary: &RunSummary, truth: Truth) -> Option<String> {
@@ -98,14 +110,17 @@ fn why_not(summary: &RunSummary, truth: Truth) -> Option<String> {
     if let Some((kind, failure)) = summary.total.failures.iter().next() {
         return Some(format!("{} requests failed: {kind}", failure.count));
     }
-    self_test::compare(summary, truth).into_iter().find(|comparison| !comparison.passed).map(|comparison| {
-        format!(
-            "{} reported as {}, true {}",
-            comparison.name,
-            super::text::time(comparison.reported),
-            super::text::time(comparison.truth)
-        )
-    })
+    self_test::compare(summary, truth)
+        .into_iter()
+        .find(|comparison| !comparison.passed)
+        .map(|comparison| {
+            format!(
+                "{} reported as {}, true {}",
+                comparison.name,
+                super::text::time(comparison.reported),
+                super::text::time(comparison.truth)
+            )
+        })
 }
 
 /// A file of results that programs can compare.
@@ -171,25 +186,45 @@ pub const SHAPES: [Shape; 2] = [
 /// The rows for the results of some searches with one shape.
 #[must_use]
 pub fn rows(shape: Shape, searches: &[Vec<Trial>]) -> Vec<BenchRow> {
-    let row = |what: &str, unit: &str, mark: Option<f64>, better: &str, of: &dyn Fn(&Trial) -> f64| {
-        let runs: Vec<f64> = searches.iter().map(|trials| best(trials).map_or(0.0, of)).collect();
-        BenchRow {
-            name: format!("driver, {}: {what}", shape.name),
-            value: median(&runs),
-            unit: unit.to_owned(),
-            runs,
-            better: better.to_owned(),
-            mark,
-            peer: None,
-        }
-    };
+    let row =
+        |what: &str, unit: &str, mark: Option<f64>, better: &str, of: &dyn Fn(&Trial) -> f64| {
+            let runs: Vec<f64> = searches
+                .iter()
+                .map(|trials| best(trials).map_or(0.0, of))
+                .collect();
+            BenchRow {
+                name: format!("driver, {}: {what}", shape.name),
+                value: median(&runs),
+                unit: unit.to_owned(),
+                runs,
+                better: better.to_owned(),
+                mark,
+                peer: None,
+            }
+        };
     let short = shape.output_tokens == SHAPES[0].output_tokens;
     vec![
-        row("highest valid rate", "requests/s", short.then_some(MARK_REQUESTS), "higher", &|trial| trial.rate),
-        row("chunks at that rate", "chunks/s", (!short).then_some(MARK_CHUNKS), "higher", &|trial| {
-            trial.rate * f64::from(shape.output_tokens)
-        }),
-        row("processors used at that rate, the known server's included", "processors", None, "lower", &|trial| trial.summary.driver.cpus_used),
+        row(
+            "highest valid rate",
+            "requests/s",
+            short.then_some(MARK_REQUESTS),
+            "higher",
+            &|trial| trial.rate,
+        ),
+        row(
+            "chunks at that rate",
+            "chunks/s",
+            (!short).then_some(MARK_CHUNKS),
+            "higher",
+            &|trial| trial.rate * f64::from(shape.output_tokens),
+        ),
+        row(
+            "processors used at that rate, the known server's included",
+            "processors",
+            None,
+            "lower",
+            &|trial| trial.summary.driver.cpus_used,
+        ),
     ]
 }
 
@@ -208,9 +243,15 @@ fn median(runs: &[f64]) -> f64 {
 /// # Errors
 /// The file cannot be written.
 pub fn write_bench(path: &Path, rows: Vec<BenchRow>, cpus: usize) -> anyhow::Result<()> {
-    let commit = std::process::Command::new("git").args(["rev-parse", "HEAD"]).output().ok().filter(|output| output.status.success());
+    let commit = std::process::Command::new("git")
+        .args(["rev-parse", "HEAD"])
+        .output()
+        .ok()
+        .filter(|output| output.status.success());
     let file = BenchFile {
-        commit: commit.map_or_else(String::new, |output| String::from_utf8_lossy(&output.stdout).trim().to_owned()),
+        commit: commit.map_or_else(String::new, |output| {
+            String::from_utf8_lossy(&output.stdout).trim().to_owned()
+        }),
         cpus,
         rows,
     };

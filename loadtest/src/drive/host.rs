@@ -22,7 +22,10 @@ impl Host {
     pub fn read() -> Self {
         Self {
             cpus: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
-            kernel: std::fs::read_to_string("/proc/sys/kernel/osrelease").map_or_else(|_| std::env::consts::OS.to_owned(), |text| text.trim().to_owned()),
+            kernel: std::fs::read_to_string("/proc/sys/kernel/osrelease").map_or_else(
+                |_| std::env::consts::OS.to_owned(),
+                |text| text.trim().to_owned(),
+            ),
             descriptors: getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft),
         }
     }
@@ -64,7 +67,9 @@ impl ThreadCpu {
     #[must_use]
     pub fn read() -> Option<Self> {
         let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
-        let mut numbers = text.split_ascii_whitespace().map(|number| number.parse::<u64>().ok());
+        let mut numbers = text
+            .split_ascii_whitespace()
+            .map(|number| number.parse::<u64>().ok());
         Some(Self {
             ran: Duration::from_nanos(numbers.next()??),
             waited: Duration::from_nanos(numbers.next()??),

@@ -46,14 +46,25 @@ enum State {
 /// Where in the chunked coding we are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Chunk {
-    Size { value: u64, digits: u8 },
+    Size {
+        value: u64,
+        digits: u8,
+    },
     /// Up to the line feed that ends the size line.
-    Extension { value: u64 },
-    Data { left: u64 },
+    Extension {
+        value: u64,
+    },
+    Data {
+        left: u64,
+    },
     /// The carriage return and line feed after the data.
-    DataEnd { line_feed: bool },
+    DataEnd {
+        line_feed: bool,
+    },
     /// The trailer; `empty` while its current line has no byte.
-    Trailer { empty: bool },
+    Trailer {
+        empty: bool,
+    },
 }
 
 impl<'a> Response<'a> {
@@ -84,18 +95,26 @@ impl<'a> Response<'a> {
     ///
     /// # Errors
     /// The response breaks the protocol.
-    pub fn feed(&mut self, mut bytes: &[u8], mut body: impl FnMut(&Head, &[u8])) -> Result<(), Malformed> {
+    pub fn feed(
+        &mut self,
+        mut bytes: &[u8],
+        mut body: impl FnMut(&Head, &[u8]),
+    ) -> Result<(), Malformed> {
         if self.head.is_none() {
             bytes = self.feed_head(bytes)?;
         }
-        let Some(head) = &self.head else { return Ok(()) };
+        let Some(head) = &self.head else {
+            return Ok(());
+        };
         let mut body = |bytes: &[u8]| body(head, bytes);
         while !bytes.is_empty() {
             match &mut self.state {
                 // The head is complete.
                 State::Head => return Ok(()),
                 State::Length(left) => {
-                    let taken = bytes.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
+                    let taken = bytes
+                        .len()
+                        .min(usize::try_from(*left).unwrap_or(usize::MAX));
                     body(&bytes[..taken]);
                     *left -= taken as u64;
                     if *left == 0 {
@@ -112,7 +131,12 @@ impl<'a> Response<'a> {
                     self.state = next.map_or(State::Done, State::Chunked);
                     bytes = &bytes[taken..];
                 }
-                State::Done => return Err(malformed(format!("{} bytes after the end of the response", bytes.len()))),
+                State::Done => {
+                    return Err(malformed(format!(
+                        "{} bytes after the end of the response",
+                        bytes.len()
+                    )));
+                }
             }
         }
         Ok(())
@@ -131,9 +155,15 @@ impl<'a> Response<'a> {
             self.head_bytes.extend_from_slice(bytes);
             // The end may straddle the old and the new bytes.
             let from = before.saturating_sub(3);
-            let Some(end) = self.head_bytes[from..].windows(4).position(|four| four == b"\r\n\r\n").map(|at| from + at + 4) else {
+            let Some(end) = self.head_bytes[from..]
+                .windows(4)
+                .position(|four| four == b"\r\n\r\n")
+                .map(|at| from + at + 4)
+            else {
                 if self.head_bytes.len() > HEAD_LIMIT {
-                    return Err(malformed(format!("the head is longer than {HEAD_LIMIT} bytes")));
+                    return Err(malformed(format!(
+                        "the head is longer than {HEAD_LIMIT} bytes"
+                    )));
                 }
                 return Ok(&[]);
             };
@@ -152,11 +182,17 @@ impl<'a> Response<'a> {
 
 impl Chunk {
     /// One step through the coding: bytes used, and the next place (none at the end of the body).
-    fn step(self, bytes: &[u8], body: &mut impl FnMut(&[u8])) -> Result<(usize, Option<Self>), Malformed> {
+    fn step(
+        self,
+        bytes: &[u8],
+        body: &mut impl FnMut(&[u8]),
+    ) -> Result<(usize, Option<Self>), Malformed> {
         let byte = bytes[0];
         Ok(match self {
             Self::Size { value, digits } => match (byte as char).to_digit(16) {
-                Some(_) if digits == 15 => return Err(malformed("a chunk size has more than 15 digits")),
+                Some(_) if digits == 15 => {
+                    return Err(malformed("a chunk size has more than 15 digits"));
+                }
                 Some(digit) => (
                     1,
                     Some(Self::Size {
@@ -164,7 +200,11 @@ impl Chunk {
                         digits: digits + 1,
                     }),
                 ),
-                None if digits == 0 => return Err(malformed(format!("a chunk size begins with byte {byte:#04x}"))),
+                None if digits == 0 => {
+                    return Err(malformed(format!(
+                        "a chunk size begins with byte {byte:#04x}"
+                    )));
+                }
                 None => (0, Some(Self::Extension { value })),
             },
             Self::Extension { value } => match bytes.iter().position(|byte| *byte == b'\n') {
@@ -180,9 +220,21 @@ impl Chunk {
                     left => (taken, Some(Self::Data { left })),
                 }
             }
-            Self::DataEnd { line_feed: false } if byte == b'\r' => (1, Some(Self::DataEnd { line_feed: true })),
-            Self::DataEnd { .. } if byte == b'\n' => (1, Some(Self::Size { value: 0, digits: 0 })),
-            Self::DataEnd { .. } => return Err(malformed(format!("byte {byte:#04x} where a chunk should end"))),
+            Self::DataEnd { line_feed: false } if byte == b'\r' => {
+                (1, Some(Self::DataEnd { line_feed: true }))
+            }
+            Self::DataEnd { .. } if byte == b'\n' => (
+                1,
+                Some(Self::Size {
+                    value: 0,
+                    digits: 0,
+                }),
+            ),
+            Self::DataEnd { .. } => {
+                return Err(malformed(format!(
+                    "byte {byte:#04x} where a chunk should end"
+                )));
+            }
             Self::Trailer { empty } => match byte {
                 b'\n' if empty => (1, None),
                 b'\n' => (1, Some(Self::Trailer { empty: true })),
@@ -200,7 +252,10 @@ fn parse_head(bytes: &[u8], replica_header: &str) -> Result<(Head, State), Malfo
     let mut parts = status_line.splitn(3, ' ');
     let version = parts.next().unwrap_or("");
     if !version.starts_with("HTTP/1.") {
-        return Err(malformed(format!("the response begins with {:?}, not HTTP/1.1", status_line.chars().take(40).collect::<String>())));
+        return Err(malformed(format!(
+            "the response begins with {:?}, not HTTP/1.1",
+            status_line.chars().take(40).collect::<String>()
+        )));
     }
     let status: u16 = parts
         .next()
@@ -215,10 +270,16 @@ fn parse_head(bytes: &[u8], replica_header: &str) -> Result<(Head, State), Malfo
     let mut length = None;
     let mut chunked = false;
     for line in lines {
-        let (name, value) = line.split_once(':').ok_or_else(|| malformed(format!("the header line {line:?} has no colon")))?;
+        let (name, value) = line
+            .split_once(':')
+            .ok_or_else(|| malformed(format!("the header line {line:?} has no colon")))?;
         let value = value.trim();
         if name.eq_ignore_ascii_case("content-length") {
-            length = Some(value.parse::<u64>().map_err(|_| malformed(format!("content-length is {value:?}")))?);
+            length = Some(
+                value
+                    .parse::<u64>()
+                    .map_err(|_| malformed(format!("content-length is {value:?}")))?,
+            );
         } else if name.eq_ignore_ascii_case("transfer-encoding") {
             chunked = value.to_ascii_lowercase().ends_with("chunked");
         } else if name.eq_ignore_ascii_case("content-type") {
@@ -236,7 +297,10 @@ fn parse_head(bytes: &[u8], replica_header: &str) -> Result<(Head, State), Malfo
     }
     let state = match (chunked, length) {
         _ if status == 204 || status == 304 => State::Done,
-        (true, _) => State::Chunked(Chunk::Size { value: 0, digits: 0 }),
+        (true, _) => State::Chunked(Chunk::Size {
+            value: 0,
+            digits: 0,
+        }),
         (false, Some(0)) => State::Done,
         (false, Some(length)) => State::Length(length),
         (false, None) => {
@@ -277,22 +341,35 @@ mod tests {
     #[test]
     fn a_body_of_known_length_ends_there() {
         let (body, head, done) = read(b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 4\r\nconnection: close\r\n\r\nbusy", 3).unwrap();
-        assert_eq!((body.as_slice(), head.status, head.keep_alive, done), (b"busy".as_slice(), 503, false, true));
+        assert_eq!(
+            (body.as_slice(), head.status, head.keep_alive, done),
+            (b"busy".as_slice(), 503, false, true)
+        );
     }
 
     #[test]
     fn a_body_without_length_ends_with_the_connection() {
         let mut response = Response::new("");
-        response.feed(b"HTTP/1.1 200 OK\r\n\r\nabc", |_, _| {}).unwrap();
+        response
+            .feed(b"HTTP/1.1 200 OK\r\n\r\nabc", |_, _| {})
+            .unwrap();
         assert!(!response.is_done() && response.closed());
         let mut cut = Response::new("");
-        cut.feed(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nab", |_, _| {}).unwrap();
+        cut.feed(
+            b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nab",
+            |_, _| {},
+        )
+        .unwrap();
         assert!(!cut.closed());
     }
 
     #[test]
     fn informational_responses_are_passed_over() {
-        let (body, head, _) = read(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok", 5).unwrap();
+        let (body, head, _) = read(
+            b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok",
+            5,
+        )
+        .unwrap();
         assert_eq!((body.as_slice(), head.status), (b"ok".as_slice(), 200));
     }
 
@@ -301,9 +378,18 @@ mod tests {
         let error = |text: &[u8]| read(text, 1000).unwrap_err().0;
         assert!(error(b"SSH-2.0-OpenSSH\r\n\r\n").contains("not HTTP/1.1"));
         assert!(error(b"HTTP/1.1 abc\r\n\r\n").contains("has no status"));
-        assert!(error(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nxyz\r\n").contains("chunk size begins with byte 0x78"));
-        assert!(error(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\nabc").contains("where a chunk should end"));
-        assert!(error(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\nabc").contains("2 bytes after the end"));
+        assert!(
+            error(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nxyz\r\n")
+                .contains("chunk size begins with byte 0x78")
+        );
+        assert!(
+            error(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\nabc")
+                .contains("where a chunk should end")
+        );
+        assert!(
+            error(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\nabc")
+                .contains("2 bytes after the end")
+        );
         assert!(error(b"HTTP/1.1 200 OK\r\nnonsense\r\n\r\n").contains("no colon"));
     }
 }

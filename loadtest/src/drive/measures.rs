@@ -217,7 +217,13 @@ impl Measures {
         self.met_ttft += met_ttft;
         self.met_itl += met_itl;
         for (kind, failure) in failures {
-            let known = self.failures.entry(kind.clone()).or_insert_with(|| FailureCount { count: 0, ..failure.clone() });
+            let known = self
+                .failures
+                .entry(kind.clone())
+                .or_insert_with(|| FailureCount {
+                    count: 0,
+                    ..failure.clone()
+                });
             known.count += failure.count;
         }
         for (replica, count) in replicas {
@@ -265,22 +271,31 @@ pub(super) fn gaps(record: &Record) -> impl Iterator<Item = Gap> + '_ {
     let chunks = record.chunks.len() as u64;
     let counted_along_the_way = record.chunk_tokens.len() == record.chunks.len();
     // Every chunk after the first brings at least one token; the first chunk's own tokens have no gap to measure.
-    let gap_tokens = u64::from(record.output_tokens()).saturating_sub(1).max(chunks.saturating_sub(1));
-    record.chunks.windows(2).enumerate().map(move |(index, pair)| {
-        let index = index as u64;
-        let gap = u64::from(pair[1].saturating_sub(pair[0]));
-        let count = if counted_along_the_way {
-            usize::try_from(index + 1).ok().and_then(|at| record.chunk_tokens.get(at)).map_or(1, |tokens| u64::from(*tokens).max(1))
-        } else {
-            // The whole numbers of an even division: their sum is exact.
-            (index + 1) * gap_tokens / (chunks - 1) - index * gap_tokens / (chunks - 1)
-        };
-        Gap {
-            microseconds: gap / count.max(1),
-            count,
-            end: pair[1],
-        }
-    })
+    let gap_tokens = u64::from(record.output_tokens())
+        .saturating_sub(1)
+        .max(chunks.saturating_sub(1));
+    record
+        .chunks
+        .windows(2)
+        .enumerate()
+        .map(move |(index, pair)| {
+            let index = index as u64;
+            let gap = u64::from(pair[1].saturating_sub(pair[0]));
+            let count = if counted_along_the_way {
+                usize::try_from(index + 1)
+                    .ok()
+                    .and_then(|at| record.chunk_tokens.get(at))
+                    .map_or(1, |tokens| u64::from(*tokens).max(1))
+            } else {
+                // The whole numbers of an even division: their sum is exact.
+                (index + 1) * gap_tokens / (chunks - 1) - index * gap_tokens / (chunks - 1)
+            };
+            Gap {
+                microseconds: gap / count.max(1),
+                count,
+                end: pair[1],
+            }
+        })
 }
 
 #[cfg(test)]
@@ -315,7 +330,9 @@ mod tests {
     }
 
     fn pairs(record: &Record) -> Vec<(u64, u64)> {
-        gaps(record).map(|gap| (gap.microseconds, gap.count)).collect()
+        gaps(record)
+            .map(|gap| (gap.microseconds, gap.count))
+            .collect()
     }
 
     #[test]
@@ -334,16 +351,31 @@ mod tests {
     #[test]
     fn one_token_has_no_time_per_output_token() {
         let record = record(&[50_000], 1);
-        assert_eq!(Figures::of(&record, &planned(), &Objectives::default()).answer.unwrap().tpot, None);
+        assert_eq!(
+            Figures::of(&record, &planned(), &Objectives::default())
+                .answer
+                .unwrap()
+                .tpot,
+            None
+        );
         assert!(pairs(&record).is_empty());
     }
 
     #[test]
     fn chunks_of_several_tokens_become_several_gaps() {
         // 7 tokens in 3 chunks: 6 gaps over 2 chunk gaps.
-        assert_eq!(pairs(&record(&[0, 30_000, 60_000], 7)), [(10_000, 3), (10_000, 3)]);
+        assert_eq!(
+            pairs(&record(&[0, 30_000, 60_000], 7)),
+            [(10_000, 3), (10_000, 3)]
+        );
         // 6 tokens: 5 gaps, unevenly but exactly.
-        assert_eq!(pairs(&record(&[0, 30_000, 60_000], 6)).iter().map(|(_, count)| count).sum::<u64>(), 5);
+        assert_eq!(
+            pairs(&record(&[0, 30_000, 60_000], 6))
+                .iter()
+                .map(|(_, count)| count)
+                .sum::<u64>(),
+            5
+        );
         let mut counted = record(&[0, 30_000, 60_000], 7);
         counted.chunk_tokens = vec![1, 2, 4];
         assert_eq!(pairs(&counted), [(15_000, 2), (7_500, 4)]);
@@ -365,12 +397,22 @@ mod tests {
         let mut failed = record(&[70_000], 1);
         failed.outcome = Err(Failure::new(FailureKind::CutStream, "after 1 chunks"));
         add(&failed);
-        assert_eq!((measures.requests, measures.complete, measures.good), (3, 2, 1));
+        assert_eq!(
+            (measures.requests, measures.complete, measures.good),
+            (3, 2, 1)
+        );
         assert_eq!(measures.ttft.len(), 2);
         assert_eq!(measures.failures["CutStream"].count, 1);
         assert_eq!(measures.failures["CutStream"].example, "after 1 chunks");
         let mut twice = measures.clone();
         twice.merge(&measures);
-        assert_eq!((twice.requests, twice.ttft.len(), twice.failures["CutStream"].count), (6, 4, 2));
+        assert_eq!(
+            (
+                twice.requests,
+                twice.ttft.len(),
+                twice.failures["CutStream"].count
+            ),
+            (6, 4, 2)
+        );
     }
 }

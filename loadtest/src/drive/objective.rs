@@ -25,7 +25,8 @@ impl TtftLimit {
     /// The limit for a prompt.
     #[must_use]
     pub fn of(&self, input_tokens: u32) -> Duration {
-        self.base.saturating_add(self.per_input_token.saturating_mul(input_tokens))
+        self.base
+            .saturating_add(self.per_input_token.saturating_mul(input_tokens))
     }
 }
 
@@ -37,11 +38,19 @@ impl FromStr for TtftLimit {
         let (base, per_token) = match text.split_once('+') {
             None => (text, None),
             Some((base, rest)) => {
-                let per_token = rest.trim().strip_suffix("/token").ok_or_else(|| refuse("write it as 1s+0.5ms/token"))?;
+                let per_token = rest
+                    .trim()
+                    .strip_suffix("/token")
+                    .ok_or_else(|| refuse("write it as 1s+0.5ms/token"))?;
                 (base, Some(per_token))
             }
         };
-        let read = |text: &str| text.trim().parse::<Span>().map(|span| span.0).map_err(|error| refuse(&error.hint));
+        let read = |text: &str| {
+            text.trim()
+                .parse::<Span>()
+                .map(|span| span.0)
+                .map_err(|error| refuse(&error.hint))
+        };
         let limit = Self {
             base: read(base)?,
             per_input_token: per_token.map_or(Ok(Duration::ZERO), read)?,
@@ -118,7 +127,10 @@ mod tests {
         let limit: TtftLimit = "1s+0.5ms/token".parse().unwrap();
         assert_eq!(limit.of(1000), Duration::from_millis(1500));
         assert_eq!(limit.to_string(), "1s+500us/token");
-        assert_eq!("200ms".parse::<TtftLimit>().unwrap().of(100_000), Duration::from_millis(200));
+        assert_eq!(
+            "200ms".parse::<TtftLimit>().unwrap().of(100_000),
+            Duration::from_millis(200)
+        );
     }
 
     #[test]
@@ -127,11 +139,41 @@ mod tests {
             ttft: Some("100ms+1ms/token".parse().unwrap()),
             itl: Some("50ms".parse().unwrap()),
         };
-        let judge = |ttft, gap: Option<u64>| objectives.judge(10, Duration::from_millis(ttft), gap.map(Duration::from_millis));
-        assert_eq!(judge(110, Some(50)), Met { ttft: true, itl: true });
-        assert_eq!(judge(111, Some(51)), Met { ttft: false, itl: false });
-        assert_eq!(judge(1, None), Met { ttft: true, itl: true });
-        assert_eq!(Objectives::default().judge(1, Duration::from_secs(99), None), Met { ttft: true, itl: true });
+        let judge = |ttft, gap: Option<u64>| {
+            objectives.judge(
+                10,
+                Duration::from_millis(ttft),
+                gap.map(Duration::from_millis),
+            )
+        };
+        assert_eq!(
+            judge(110, Some(50)),
+            Met {
+                ttft: true,
+                itl: true
+            }
+        );
+        assert_eq!(
+            judge(111, Some(51)),
+            Met {
+                ttft: false,
+                itl: false
+            }
+        );
+        assert_eq!(
+            judge(1, None),
+            Met {
+                ttft: true,
+                itl: true
+            }
+        );
+        assert_eq!(
+            Objectives::default().judge(1, Duration::from_secs(99), None),
+            Met {
+                ttft: true,
+                itl: true
+            }
+        );
     }
 
     #[test]

@@ -19,7 +19,12 @@ const MERGE: Duration = Duration::from_micros(100);
 
 /// Orders every request of an open loop at its planned instant, workers in turn, and probes the workers until `until`
 /// (the end of the planned time). Returns when all is ordered or when `stop` is set.
-pub(super) fn open_loop(schedule: &Schedule, workers: &[UnboundedSender<Order>], clock: Clock, stop: &AtomicBool) {
+pub(super) fn open_loop(
+    schedule: &Schedule,
+    workers: &[UnboundedSender<Order>],
+    clock: Clock,
+    stop: &AtomicBool,
+) {
     precise_sleep();
     let requests = schedule.requests();
     let mut next = 0;
@@ -49,7 +54,12 @@ pub(super) fn open_loop(schedule: &Schedule, workers: &[UnboundedSender<Order>],
 }
 
 /// Probes the workers of a closed loop until `until` or until `stop` is set.
-pub(super) fn probes_only(workers: &[UnboundedSender<Order>], clock: Clock, until: Duration, stop: &AtomicBool) {
+pub(super) fn probes_only(
+    workers: &[UnboundedSender<Order>],
+    clock: Clock,
+    until: Duration,
+    stop: &AtomicBool,
+) {
     precise_sleep();
     while !stop.load(Ordering::Relaxed) && clock.now() < until {
         send_probes(workers, clock);

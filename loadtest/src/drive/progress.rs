@@ -43,9 +43,14 @@ impl Display {
             ProgressKind::Auto => std::io::stderr().is_terminal(),
         };
         if !bar {
-            return Self::Lines { last: Instant::now() };
+            return Self::Lines {
+                last: Instant::now(),
+            };
         }
-        let bar = ProgressBar::with_draw_target(Some(milliseconds(duration)), ProgressDrawTarget::stderr());
+        let bar = ProgressBar::with_draw_target(
+            Some(milliseconds(duration)),
+            ProgressDrawTarget::stderr(),
+        );
         // The template is constant; the default style would only look different.
         if let Ok(style) = ProgressStyle::with_template("{elapsed_precise} {bar:24} {msg}") {
             bar.set_style(style);
@@ -64,7 +69,11 @@ impl Display {
             Self::Lines { last } => {
                 if last.elapsed() >= LINE_EVERY {
                     *last = Instant::now();
-                    eprintln!("{:>5.0} s  {}", progress.elapsed.as_secs_f64(), describe(progress));
+                    eprintln!(
+                        "{:>5.0} s  {}",
+                        progress.elapsed.as_secs_f64(),
+                        describe(progress)
+                    );
                 }
             }
         }
@@ -85,13 +94,25 @@ fn milliseconds(duration: Duration) -> u64 {
 fn describe(progress: &Progress) -> String {
     let times = progress.ttft_p50.zip(progress.ttft_p99).map_or_else(
         || "no answer yet".to_owned(),
-        |(p50, p99)| format!("TTFT p50 {} p99 {}", time(p50.as_secs_f64()), time(p99.as_secs_f64())),
+        |(p50, p99)| {
+            format!(
+                "TTFT p50 {} p99 {}",
+                time(p50.as_secs_f64()),
+                time(p99.as_secs_f64())
+            )
+        },
     );
-    let failed = if progress.failed > 0 { format!(", {} failed", count(progress.failed)) } else { String::new() };
+    let failed = if progress.failed > 0 {
+        format!(", {} failed", count(progress.failed))
+    } else {
+        String::new()
+    };
     let late = progress
         .lateness_p99
         .filter(|lateness| *lateness > Duration::from_millis(2))
-        .map_or_else(String::new, |lateness| format!(", sent {} late (p99)", time(lateness.as_secs_f64())));
+        .map_or_else(String::new, |lateness| {
+            format!(", sent {} late (p99)", time(lateness.as_secs_f64()))
+        });
     format!(
         "offered {} of {}, sent {}, done {}, good {}, in flight {}{failed}, {times}{late}",
         count(progress.offered),

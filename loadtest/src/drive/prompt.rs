@@ -117,7 +117,11 @@ mod tests {
     fn prompt(tokens: u32, prefix: &Prefix, request: u64) -> Vec<String> {
         let mut out = Vec::new();
         Prompts::new(1).write(&mut out, tokens, prefix, request);
-        String::from_utf8(out).unwrap().split(' ').map(str::to_owned).collect()
+        String::from_utf8(out)
+            .unwrap()
+            .split(' ')
+            .map(str::to_owned)
+            .collect()
     }
 
     fn common(a: &[String], b: &[String]) -> usize {
@@ -129,7 +133,11 @@ mod tests {
         assert!(TABLE.len() >= 200, "{}", TABLE.len());
         let distinct: std::collections::BTreeSet<_> = TABLE.iter().collect();
         assert_eq!(distinct.len(), TABLE.len());
-        assert!(TABLE.iter().all(|word| word[..4].iter().all(u8::is_ascii_lowercase) && word[4] == b' '));
+        assert!(
+            TABLE
+                .iter()
+                .all(|word| word[..4].iter().all(u8::is_ascii_lowercase) && word[4] == b' ')
+        );
     }
 
     #[test]
@@ -139,12 +147,21 @@ mod tests {
         }
         let blocks = Prefix::Blocks((0..3).collect());
         assert_eq!(prompt(1200, &blocks, 7).len(), 1200);
-        assert_eq!(prompt(2000, &blocks, 7).len(), 2000, "blocks that do not cover the prompt are filled up");
+        assert_eq!(
+            prompt(2000, &blocks, 7).len(),
+            2000,
+            "blocks that do not cover the prompt are filled up"
+        );
     }
 
     #[test]
     fn different_requests_share_nothing_and_the_same_request_is_the_same() {
-        assert!(common(&prompt(100, &Prefix::None, 1), &prompt(100, &Prefix::None, 2)) < 4);
+        assert!(
+            common(
+                &prompt(100, &Prefix::None, 1),
+                &prompt(100, &Prefix::None, 2)
+            ) < 4
+        );
         assert_eq!(prompt(100, &Prefix::None, 1), prompt(100, &Prefix::None, 1));
     }
 
@@ -153,13 +170,23 @@ mod tests {
         let shared = |tokens| Prefix::Shared { group: 5, tokens };
         let (short, long) = (prompt(300, &shared(64), 1), prompt(300, &shared(200), 2));
         assert!((64..68).contains(&common(&short, &long)));
-        let other = prompt(300, &Prefix::Shared { group: 6, tokens: 64 }, 3);
+        let other = prompt(
+            300,
+            &Prefix::Shared {
+                group: 6,
+                tokens: 64,
+            },
+            3,
+        );
         assert!(common(&short, &other) < 4);
     }
 
     #[test]
     fn equal_blocks_are_equal_text_until_the_first_that_differs() {
-        let (a, b) = (Prefix::Blocks(Box::new([1, 2, 3])), Prefix::Blocks(Box::new([1, 2, 9])));
+        let (a, b) = (
+            Prefix::Blocks(Box::new([1, 2, 3])),
+            Prefix::Blocks(Box::new([1, 2, 9])),
+        );
         let shared = common(&prompt(1500, &a, 1), &prompt(1500, &b, 2));
         assert!((1024..1028).contains(&shared), "{shared}");
     }

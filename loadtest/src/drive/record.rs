@@ -113,7 +113,11 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(self.kind.meaning())?;
-        if self.detail.is_empty() { Ok(()) } else { write!(formatter, ": {}", self.detail) }
+        if self.detail.is_empty() {
+            Ok(())
+        } else {
+            write!(formatter, ": {}", self.detail)
+        }
     }
 }
 
@@ -184,13 +188,17 @@ impl Record {
     #[must_use]
     pub fn output_tokens(&self) -> u32 {
         let chunks = u32::try_from(self.chunks.len()).unwrap_or(u32::MAX);
-        self.usage.map_or(chunks, |usage| usage.completion_tokens.max(1))
+        self.usage
+            .map_or(chunks, |usage| usage.completion_tokens.max(1))
     }
 
     /// (last − first) / (tokens − 1); none for one token.
     #[must_use]
     pub fn time_per_output_token(&self) -> Option<Duration> {
-        let gaps = self.output_tokens().checked_sub(1).filter(|gaps| *gaps > 0)?;
+        let gaps = self
+            .output_tokens()
+            .checked_sub(1)
+            .filter(|gaps| *gaps > 0)?;
         Some((self.last()? - self.first()?) / gaps)
     }
 }

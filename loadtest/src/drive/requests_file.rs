@@ -54,7 +54,9 @@ impl RequestsFile {
     /// Creates the file.
     pub(super) fn create(path: &Path) -> io::Result<Self> {
         let mut out = BufWriter::new(File::create(path)?);
-        let json = path.extension().is_some_and(|extension| extension == "jsonl");
+        let json = path
+            .extension()
+            .is_some_and(|extension| extension == "jsonl");
         if !json {
             writeln!(out, "{HEADER}")?;
         }
@@ -62,7 +64,13 @@ impl RequestsFile {
     }
 
     /// Writes one request.
-    pub(super) fn write(&mut self, record: &Record, planned: &Planned, model: &str, figures: &Figures) -> io::Result<()> {
+    pub(super) fn write(
+        &mut self,
+        record: &Record,
+        planned: &Planned,
+        model: &str,
+        figures: &Figures,
+    ) -> io::Result<()> {
         let seconds = |duration: Duration| duration.as_secs_f64();
         let line = Line {
             request: record.request,
@@ -81,7 +89,9 @@ impl RequestsFile {
             },
             planned_input_tokens: planned.input_tokens,
             input_tokens: record.usage.map(|usage| usage.prompt_tokens),
-            cached_tokens: record.usage.map(|usage| usage.prompt_tokens_details.cached_tokens),
+            cached_tokens: record
+                .usage
+                .map(|usage| usage.prompt_tokens_details.cached_tokens),
             planned_output_tokens: planned.output_tokens,
             output_tokens: figures.answer.map(|_| record.output_tokens()),
             chunks: record.chunks.len(),

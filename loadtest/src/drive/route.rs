@@ -12,7 +12,17 @@ use crate::schedule::{Planned, Prefix};
 const SHORT_PROMPT_WORDS: u32 = 8;
 
 /// How prompts are made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize, clap::ValueEnum)]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Default,
+    serde::Serialize,
+    serde::Deserialize,
+    clap::ValueEnum,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum PromptKind {
     /// Text of the planned length.
@@ -66,7 +76,10 @@ impl Route {
         }
         let model = serde_json::Value::from(model);
         let (before, after) = match options.api {
-            Api::Chat => (format!(r#"{{"model":{model},"messages":[{{"role":"user","content":""#), "\"}]"),
+            Api::Chat => (
+                format!(r#"{{"model":{model},"messages":[{{"role":"user","content":""#),
+                "\"}]",
+            ),
             Api::Completions => (format!(r#"{{"model":{model},"prompt":""#), "\""),
         };
         let mut end = String::from(r#","stream":true,"stream_options":{"include_usage":true}"#);
@@ -74,7 +87,10 @@ impl Route {
             end.push_str(r#","ignore_eos":true"#);
         }
         for (name, value) in &options.extra_body {
-            end.push_str(&format!(",{}:{value}", serde_json::Value::from(name.as_str())));
+            end.push_str(&format!(
+                ",{}:{value}",
+                serde_json::Value::from(name.as_str())
+            ));
         }
         end.push('}');
         Self {
@@ -82,7 +98,11 @@ impl Route {
             prompts,
             kind: options.prompt,
             head: head.into_bytes(),
-            body: [before.into_bytes(), format!(r#"{after},"max_tokens":"#).into_bytes(), end.into_bytes()],
+            body: [
+                before.into_bytes(),
+                format!(r#"{after},"max_tokens":"#).into_bytes(),
+                end.into_bytes(),
+            ],
         }
     }
 
@@ -92,14 +112,22 @@ impl Route {
         // The body goes first to learn its length, then the head is put before it.
         out.extend_from_slice(&self.body[0]);
         match self.kind {
-            PromptKind::Text => self.prompts.write(out, planned.input_tokens, &planned.prefix, number),
-            PromptKind::Headers => self.prompts.write(out, SHORT_PROMPT_WORDS, &Prefix::None, number),
+            PromptKind::Text => {
+                self.prompts
+                    .write(out, planned.input_tokens, &planned.prefix, number)
+            }
+            PromptKind::Headers => {
+                self.prompts
+                    .write(out, SHORT_PROMPT_WORDS, &Prefix::None, number)
+            }
         }
         out.extend_from_slice(&self.body[1]);
         out.extend_from_slice(planned.output_tokens.to_string().as_bytes());
         out.extend_from_slice(&self.body[2]);
         let mut head = self.head.clone();
-        head.extend_from_slice(format!("{PROMPT_TOKENS_HEADER}: {}\r\n", planned.input_tokens).as_bytes());
+        head.extend_from_slice(
+            format!("{PROMPT_TOKENS_HEADER}: {}\r\n", planned.input_tokens).as_bytes(),
+        );
         if self.kind == PromptKind::Headers
             && let Prefix::Shared { tokens, .. } = planned.prefix
         {
@@ -135,7 +163,10 @@ mod tests {
             client: 0,
             input_tokens: 300,
             output_tokens: 17,
-            prefix: Prefix::Shared { group: 1, tokens: 64 },
+            prefix: Prefix::Shared {
+                group: 1,
+                tokens: 64,
+            },
         };
         let mut out = b"left over".to_vec();
         Route::new(target, "a \"model\"", &options, Prompts::new(1)).write(&mut out, &planned, 5);
@@ -149,11 +180,27 @@ mod tests {
     fn a_chat_request_is_complete() {
         let (head, body) = request(Api::Chat, PromptKind::Text);
         assert!(head.starts_with("POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1:8000\r\n"));
-        assert!(head.contains("Authorization: Bearer x") && head.contains("x-coppice-prompt-tokens: 300"));
-        assert!(!head.contains("cached"), "real text brings its own cache hits");
+        assert!(
+            head.contains("Authorization: Bearer x")
+                && head.contains("x-coppice-prompt-tokens: 300")
+        );
+        assert!(
+            !head.contains("cached"),
+            "real text brings its own cache hits"
+        );
         assert_eq!(body["model"], "a \"model\"");
-        assert_eq!(body["messages"][0]["content"].as_str().unwrap().split(' ').count(), 300);
-        assert_eq!((&body["max_tokens"], &body["stream"], &body["ignore_eos"]), (&17.into(), &true.into(), &true.into()));
+        assert_eq!(
+            body["messages"][0]["content"]
+                .as_str()
+                .unwrap()
+                .split(' ')
+                .count(),
+            300
+        );
+        assert_eq!(
+            (&body["max_tokens"], &body["stream"], &body["ignore_eos"]),
+            (&17.into(), &true.into(), &true.into())
+        );
         assert_eq!(body["stream_options"]["include_usage"], true);
         assert_eq!(body["temperature"], 0.5);
     }
@@ -162,7 +209,10 @@ mod tests {
     fn a_prompt_told_by_headers_is_short() {
         let (head, body) = request(Api::Completions, PromptKind::Headers);
         assert!(head.starts_with("POST /v1/completions "));
-        assert!(head.contains("x-coppice-prompt-tokens: 300") && head.contains("x-coppice-cached-tokens: 64"));
+        assert!(
+            head.contains("x-coppice-prompt-tokens: 300")
+                && head.contains("x-coppice-cached-tokens: 64")
+        );
         assert_eq!(body["prompt"].as_str().unwrap().split(' ').count(), 8);
     }
 }

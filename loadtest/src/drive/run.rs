@@ -52,18 +52,25 @@ impl Stop {
 ///
 /// # Errors
 /// The file of requests cannot be written, or no thread can be made.
-pub fn execute(settings: &Settings, stop: &Stop, mut show: impl FnMut(&Progress)) -> io::Result<RunSummary> {
+pub fn execute(
+    settings: &Settings,
+    stop: &Stop,
+    mut show: impl FnMut(&Progress),
+) -> io::Result<RunSummary> {
     host::raise_descriptor_limit();
     let mut collector = Collector::new(settings)?;
     let start = Instant::now() + LEAD;
-    let started_at = Timestamp::now() + SignedDuration::try_from(LEAD).unwrap_or(SignedDuration::ZERO);
+    let started_at =
+        Timestamp::now() + SignedDuration::try_from(LEAD).unwrap_or(SignedDuration::ZERO);
     let clock = Clock::starting_at(start);
     let shared = Arc::new(Shared {
         schedule: settings.schedule.clone(),
         routes: settings.routes.clone(),
         clock,
         timeout: settings.timeout,
-        limit: settings.max_in_flight.map(|limit| Arc::new(Semaphore::new(limit))),
+        limit: settings
+            .max_in_flight
+            .map(|limit| Arc::new(Semaphore::new(limit))),
         replica_header: settings.replica_header.clone(),
         sent: AtomicU64::new(0),
         abort: stop.abort.clone(),
@@ -84,10 +91,16 @@ pub fn execute(settings: &Settings, stop: &Stop, mut show: impl FnMut(&Progress)
                 .spawn_scoped(scope, move || worker::run(shared, receiver, news, users))?;
         }
         drop(news_sender);
-        let pacer = std::thread::Builder::new().name("pacer".to_owned()).spawn_scoped(scope, move || match settings.mode {
-            Mode::OpenLoop => pace::open_loop(&settings.schedule, &orders, clock, &stop.ordering),
-            Mode::ClosedLoop { .. } => pace::probes_only(&orders, clock, settings.schedule.duration(), &stop.ordering),
-        })?;
+        let pacer = std::thread::Builder::new()
+            .name("pacer".to_owned())
+            .spawn_scoped(scope, move || match settings.mode {
+                Mode::OpenLoop => {
+                    pace::open_loop(&settings.schedule, &orders, clock, &stop.ordering)
+                }
+                Mode::ClosedLoop { .. } => {
+                    pace::probes_only(&orders, clock, settings.schedule.duration(), &stop.ordering)
+                }
+            })?;
         let mut reports = Vec::new();
         let mut failed = None;
         let mut shown = Instant::now();
@@ -124,12 +137,22 @@ pub fn execute(settings: &Settings, stop: &Stop, mut show: impl FnMut(&Progress)
     let wall = start.elapsed().max(Duration::from_millis(1));
     let cpus_used = (host::process_cpu() - cpu_before).as_secs_f64() / wall.as_secs_f64();
     let collected = collector.finish()?;
-    Ok(sum_up(settings, &collected, &driver(settings, &reports, cpus_used, wall), started_at, stop.ordering.load(Ordering::Relaxed)))
+    Ok(sum_up(
+        settings,
+        &collected,
+        &driver(settings, &reports, cpus_used, wall),
+        started_at,
+        stop.ordering.load(Ordering::Relaxed),
+    ))
 }
 
 /// The users of the worker at `position`, in a closed loop.
 fn users_of(settings: &Settings, position: usize) -> Option<Users> {
-    let Mode::ClosedLoop { users, think_seconds } = settings.mode else {
+    let Mode::ClosedLoop {
+        users,
+        think_seconds,
+    } = settings.mode
+    else {
         return None;
     };
     Some(Users {
@@ -139,13 +162,22 @@ fn users_of(settings: &Settings, position: usize) -> Option<Users> {
     })
 }
 
-fn driver(settings: &Settings, reports: &[Box<WorkerReport>], cpus_used: f64, wall: Duration) -> DriverSummary {
+fn driver(
+    settings: &Settings,
+    reports: &[Box<WorkerReport>],
+    cpus_used: f64,
+    wall: Duration,
+) -> DriverSummary {
     let mut lag: Histogram<u64> = worker::new_histogram();
     for report in reports {
         lag.add(&report.lag).expect("both grow as needed");
     }
     let share = |of: fn(&host::ThreadCpu) -> Duration| {
-        reports.iter().filter_map(|report| report.cpu.as_ref().map(of)).max().map(|most| most.as_secs_f64() / wall.as_secs_f64())
+        reports
+            .iter()
+            .filter_map(|report| report.cpu.as_ref().map(of))
+            .max()
+            .map(|most| most.as_secs_f64() / wall.as_secs_f64())
     };
     DriverSummary {
         workers: settings.workers,
@@ -158,13 +190,29 @@ fn driver(settings: &Settings, reports: &[Box<WorkerReport>], cpus_used: f64, wa
     }
 }
 
-fn sum_up(settings: &Settings, collected: &Collected, driver: &DriverSummary, started_at: Timestamp, interrupted: bool) -> RunSummary {
+fn sum_up(
+    settings: &Settings,
+    collected: &Collected,
+    driver: &DriverSummary,
+    started_at: Timestamp,
+    interrupted: bool,
+) -> RunSummary {
     let schedule = &settings.schedule;
     let end = collected.last_end.max(schedule.duration());
     let measured_seconds = end.saturating_sub(settings.warmup).as_secs_f64();
-    let offered_seconds = schedule.duration().saturating_sub(settings.warmup).as_secs_f64();
+    let offered_seconds = schedule
+        .duration()
+        .saturating_sub(settings.warmup)
+        .as_secs_f64();
     let summarise = |model: &str, objectives, (measures, series): &(_, _)| {
-        StreamSummary::of(model, objectives, measures, series, measured_seconds, offered_seconds)
+        StreamSummary::of(
+            model,
+            objectives,
+            measures,
+            series,
+            measured_seconds,
+            offered_seconds,
+        )
     };
     let streams: Vec<StreamSummary> = schedule
         .streams()
@@ -173,7 +221,10 @@ fn sum_up(settings: &Settings, collected: &Collected, driver: &DriverSummary, st
         .zip(&collected.streams)
         .map(|((name, objectives), collected)| summarise(&name.model, Some(*objectives), collected))
         .collect();
-    let common = settings.objectives.first().filter(|first| settings.objectives.iter().all(|other| other == *first));
+    let common = settings
+        .objectives
+        .first()
+        .filter(|first| settings.objectives.iter().all(|other| other == *first));
     let total = summarise("all", common.copied(), &collected.total);
     let host = Host::read();
     let validity: Validity = validity::judge(&Evidence {
@@ -199,7 +250,12 @@ fn sum_up(settings: &Settings, collected: &Collected, driver: &DriverSummary, st
             .iter()
             .map(|route| {
                 let url = &route.target.url;
-                format!("{}://{}{}", if url.tls { "https" } else { "http" }, url.authority(), url.path)
+                format!(
+                    "{}://{}{}",
+                    if url.tls { "https" } else { "http" },
+                    url.authority(),
+                    url.path
+                )
             })
             .collect(),
         scenario: settings.scenario.clone(),

@@ -52,7 +52,9 @@ pub struct Series {
 /// A chart shows no more points than this well.
 const COARSE_INTERVALS: f64 = 150.0;
 /// By how much intervals may be lengthened, so that they stay round.
-const COARSE_FACTORS: [usize; 14] = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200];
+const COARSE_FACTORS: [usize; 14] = [
+    1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200,
+];
 
 /// Collects a [`Series`].
 #[derive(Debug, Clone)]
@@ -126,7 +128,13 @@ impl SeriesBuilder {
     }
 
     /// A request has ended.
-    pub(super) fn add(&mut self, record: &Record, planned: &Planned, figures: &Figures, is_closed_loop: bool) {
+    pub(super) fn add(
+        &mut self,
+        record: &Record,
+        planned: &Planned,
+        figures: &Figures,
+        is_closed_loop: bool,
+    ) {
         if is_closed_loop {
             self.offer(record.planned, planned.input_tokens);
         }
@@ -138,7 +146,9 @@ impl SeriesBuilder {
             Some(answer) => {
                 ended.done += 1;
                 ended.good += u64::from(answer.is_good());
-                self.bin(record.planned).ttft.add(microseconds(answer.ttft), 1);
+                self.bin(record.planned)
+                    .ttft
+                    .add(microseconds(answer.ttft), 1);
             }
             None => {
                 ended.failed += 1;
@@ -190,7 +200,8 @@ impl SeriesBuilder {
         };
         let mut in_flight: u64 = 0;
         for bin in &self.bins {
-            in_flight = (in_flight + bin.sent).saturating_sub(bin.done + bin.failed - bin.failed_unsent);
+            in_flight =
+                (in_flight + bin.sent).saturating_sub(bin.done + bin.failed - bin.failed_unsent);
             series.offered.push(bin.offered);
             series.offered_input_tokens.push(bin.offered_input_tokens);
             series.sent.push(bin.sent);
@@ -199,7 +210,8 @@ impl SeriesBuilder {
             series.failed.push(bin.failed);
             series.in_flight.push(in_flight);
             series.output_tokens.push(bin.output_tokens);
-            let seconds = |sparse: &Sparse, share| sparse.quantile(share).map(|micros| micros as f64 / 1e6);
+            let seconds =
+                |sparse: &Sparse, share| sparse.quantile(share).map(|micros| micros as f64 / 1e6);
             series.ttft_p50.push(seconds(&bin.ttft, 0.50));
             series.ttft_p95.push(seconds(&bin.ttft, 0.95));
             series.ttft_p99.push(seconds(&bin.ttft, 0.99));
@@ -251,7 +263,10 @@ mod tests {
         }
         let coarse = long.coarse().build();
         assert!((coarse.interval_seconds - 5.0).abs() < 1e-9);
-        assert_eq!((coarse.offered.len(), coarse.offered[0], coarse.offered[60]), (61, 5, 1));
+        assert_eq!(
+            (coarse.offered.len(), coarse.offered[0], coarse.offered[60]),
+            (61, 5, 1)
+        );
         let mut twice = builder.clone();
         twice.merge(&builder);
         assert_eq!(twice.build().offered[0], 2);

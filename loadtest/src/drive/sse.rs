@@ -63,7 +63,11 @@ impl Events {
             bytes = &bytes[next..];
         }
         self.line.extend_from_slice(bytes);
-        if self.line.len() + self.data.len() > EVENT_LIMIT { Err(TooLong) } else { Ok(()) }
+        if self.line.len() + self.data.len() > EVENT_LIMIT {
+            Err(TooLong)
+        } else {
+            Ok(())
+        }
     }
 
     /// No event is half-read.
@@ -82,7 +86,9 @@ impl Events {
             return;
         }
         // Other fields (event, id, retry) and comments carry no tokens.
-        let Some(value) = data_value(line) else { return };
+        let Some(value) = data_value(line) else {
+            return;
+        };
         if self.has_data {
             self.data.push(b'\n');
         }
@@ -109,7 +115,11 @@ mod tests {
         let mut reader = Events::default();
         let mut events = Vec::new();
         for piece in text.as_bytes().chunks(size) {
-            reader.feed(piece, |data| events.push(String::from_utf8(data.to_vec()).unwrap())).unwrap();
+            reader
+                .feed(piece, |data| {
+                    events.push(String::from_utf8(data.to_vec()).unwrap())
+                })
+                .unwrap();
         }
         events
     }
@@ -119,7 +129,11 @@ mod tests {
         for ending in ["\n", "\r\n", "\r"] {
             let text = ": ping\n\ndata: {\"a\":1}\n\nevent: x\ndata:two\ndata: lines\nid: 4\n\ndata\n\ndata: [DONE]\n\n".replace('\n', ending);
             for size in 1..text.len() + 1 {
-                assert_eq!(events(&text, size), ["{\"a\":1}", "two\nlines", "", "[DONE]"], "{ending:?}, pieces of {size}");
+                assert_eq!(
+                    events(&text, size),
+                    ["{\"a\":1}", "two\nlines", "", "[DONE]"],
+                    "{ending:?}, pieces of {size}"
+                );
             }
         }
     }
@@ -127,7 +141,9 @@ mod tests {
     #[test]
     fn an_unfinished_event_is_not_an_event() {
         let mut reader = Events::default();
-        reader.feed(b"data: half", |_| panic!("no event yet")).unwrap();
+        reader
+            .feed(b"data: half", |_| panic!("no event yet"))
+            .unwrap();
         assert!(!reader.is_between_events());
     }
 

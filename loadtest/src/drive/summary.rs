@@ -232,8 +232,21 @@ impl Distribution {
 
 impl StreamSummary {
     /// The measures over `measured_seconds`, of which the schedule offered during `offered_seconds`.
-    pub(super) fn of(model: &str, objectives: Option<Objectives>, measures: &Measures, series: &SeriesBuilder, measured_seconds: f64, offered_seconds: f64) -> Self {
-        let per = |count: u64, seconds: f64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
+    pub(super) fn of(
+        model: &str,
+        objectives: Option<Objectives>,
+        measures: &Measures,
+        series: &SeriesBuilder,
+        measured_seconds: f64,
+        offered_seconds: f64,
+    ) -> Self {
+        let per = |count: u64, seconds: f64| {
+            if seconds > 0.0 {
+                count as f64 / seconds
+            } else {
+                0.0
+            }
+        };
         Self {
             model: model.to_owned(),
             objectives,

@@ -51,7 +51,9 @@ impl FromStr for BaseUrl {
 
     fn from_str(text: &str) -> Result<Self, NotValid> {
         let refuse = |hint: &str| NotValid::new("a server's address", text, hint);
-        let uri: Uri = text.parse().map_err(|_| refuse("write http://HOST:PORT or https://HOST:PORT"))?;
+        let uri: Uri = text
+            .parse()
+            .map_err(|_| refuse("write http://HOST:PORT or https://HOST:PORT"))?;
         let tls = match uri.scheme_str() {
             Some("http") => false,
             Some("https") => true,
@@ -60,7 +62,10 @@ impl FromStr for BaseUrl {
         if uri.query().is_some() {
             return Err(refuse("leave out what follows the question mark"));
         }
-        let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(|| refuse("name a host"))?;
+        let host = uri
+            .host()
+            .filter(|host| !host.is_empty())
+            .ok_or_else(|| refuse("name a host"))?;
         Ok(Self {
             tls,
             host: host.trim_matches(['[', ']']).to_owned(),
@@ -83,7 +88,11 @@ pub struct Target {
 
 impl std::fmt::Debug for Target {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Target").field("url", &self.url).field("addresses", &self.addresses).finish_non_exhaustive()
+        formatter
+            .debug_struct("Target")
+            .field("url", &self.url)
+            .field("addresses", &self.addresses)
+            .finish_non_exhaustive()
     }
 }
 
@@ -114,7 +123,9 @@ pub enum TargetError {
         reason: String,
     },
     /// No file with certificate authorities is known.
-    #[error("https needs certificate authorities, and none were found on this system: give a PEM file with --ca-file")]
+    #[error(
+        "https needs certificate authorities, and none were found on this system: give a PEM file with --ca-file"
+    )]
     NoAuthorities,
     /// TLS cannot be set up.
     #[error("setting up TLS to {authority}: {reason}")]
@@ -143,12 +154,23 @@ impl Target {
         if addresses.is_empty() {
             return Err(TargetError::NoAddress { authority });
         }
-        let tls = if url.tls { Some(tls(&url, ca_file)?) } else { None };
-        Ok(Self { url, addresses, tls })
+        let tls = if url.tls {
+            Some(tls(&url, ca_file)?)
+        } else {
+            None
+        };
+        Ok(Self {
+            url,
+            addresses,
+            tls,
+        })
     }
 }
 
-fn tls(url: &BaseUrl, ca_file: Option<&Path>) -> Result<(TlsConnector, ServerName<'static>), TargetError> {
+fn tls(
+    url: &BaseUrl,
+    ca_file: Option<&Path>,
+) -> Result<(TlsConnector, ServerName<'static>), TargetError> {
     let failed = |reason: String| TargetError::Tls {
         authority: url.authority(),
         reason,
@@ -157,7 +179,12 @@ fn tls(url: &BaseUrl, ca_file: Option<&Path>) -> Result<(TlsConnector, ServerNam
         Some(path) => path.to_owned(),
         None => std::env::var_os("SSL_CERT_FILE")
             .map(PathBuf::from)
-            .or_else(|| SYSTEM_BUNDLES.iter().map(PathBuf::from).find(|path| path.exists()))
+            .or_else(|| {
+                SYSTEM_BUNDLES
+                    .iter()
+                    .map(PathBuf::from)
+                    .find(|path| path.exists())
+            })
             .ok_or(TargetError::NoAuthorities)?,
     };
     let unreadable = |reason: String| TargetError::Authorities {
@@ -165,7 +192,9 @@ fn tls(url: &BaseUrl, ca_file: Option<&Path>) -> Result<(TlsConnector, ServerNam
         reason,
     };
     let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_file_iter(&path).map_err(|error| unreadable(error.to_string()))? {
+    for certificate in
+        CertificateDer::pem_file_iter(&path).map_err(|error| unreadable(error.to_string()))?
+    {
         let certificate = certificate.map_err(|error| unreadable(error.to_string()))?;
         // A bundle may hold a certificate that this library cannot use; the others still count.
         roots.add_parsable_certificates([certificate]);
@@ -173,11 +202,12 @@ fn tls(url: &BaseUrl, ca_file: Option<&Path>) -> Result<(TlsConnector, ServerNam
     if roots.is_empty() {
         return Err(unreadable("it holds no certificate".to_owned()));
     }
-    let config = ClientConfig::builder_with_provider(Arc::new(crypto::aws_lc_rs::default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(|error| failed(error.to_string()))?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+    let config =
+        ClientConfig::builder_with_provider(Arc::new(crypto::aws_lc_rs::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| failed(error.to_string()))?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
     let name = ServerName::try_from(url.host.clone()).map_err(|error| failed(error.to_string()))?;
     Ok((TlsConnector::from(Arc::new(config)), name))
 }
@@ -189,9 +219,15 @@ mod tests {
     #[test]
     fn addresses_are_read() {
         let url: BaseUrl = "http://127.0.0.1:8000/serving/".parse().unwrap();
-        assert_eq!((url.host.as_str(), url.port, url.path.as_str(), url.tls), ("127.0.0.1", 8000, "/serving", false));
+        assert_eq!(
+            (url.host.as_str(), url.port, url.path.as_str(), url.tls),
+            ("127.0.0.1", 8000, "/serving", false)
+        );
         let url: BaseUrl = "https://[::1]".parse().unwrap();
-        assert_eq!((url.host.as_str(), url.port, url.authority().as_str()), ("::1", 443, "[::1]:443"));
+        assert_eq!(
+            (url.host.as_str(), url.port, url.authority().as_str()),
+            ("::1", 443, "[::1]:443")
+        );
     }
 
     #[test]

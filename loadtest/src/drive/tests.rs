@@ -56,7 +56,12 @@ fn read_request(stream: &mut TcpStream) -> Option<()> {
         bytes.extend_from_slice(&buffer[..count]);
         let text = String::from_utf8_lossy(&bytes);
         if let Some((head, body)) = text.split_once("\r\n\r\n") {
-            let length: usize = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap().parse().unwrap();
+            let length: usize = head
+                .lines()
+                .find_map(|line| line.strip_prefix("content-length: "))
+                .unwrap()
+                .parse()
+                .unwrap();
             if body.len() >= length {
                 return Some(());
             }
@@ -89,7 +94,9 @@ fn role() -> String {
 }
 
 fn usage(tokens: u32) -> String {
-    event(&format!(r#"{{"choices":[],"usage":{{"prompt_tokens":20,"completion_tokens":{tokens},"prompt_tokens_details":{{"cached_tokens":5}}}}}}"#))
+    event(&format!(
+        r#"{{"choices":[],"usage":{{"prompt_tokens":20,"completion_tokens":{tokens},"prompt_tokens_details":{{"cached_tokens":5}}}}}}"#
+    ))
 }
 
 fn done() -> String {
@@ -106,7 +113,11 @@ async fn settings(url: &str, scenario: &str) -> Settings {
         ignore_eos: true,
         ..RouteOptions::default()
     };
-    let routes = schedule.streams().iter().map(|stream| Route::new(target.clone(), &stream.model, &options, Prompts::new(1))).collect();
+    let routes = schedule
+        .streams()
+        .iter()
+        .map(|stream| Route::new(target.clone(), &stream.model, &options, Prompts::new(1)))
+        .collect();
     Settings {
         objectives: vec![objective::Objectives::default(); schedule.streams().len()],
         scenario,
@@ -127,10 +138,14 @@ async fn settings(url: &str, scenario: &str) -> Settings {
 const TEN: &str = "[[stream]]\nmodel = \"m\"\nrate = \"100\"\nshape = \"constant\"\nrequests = 10\ninput-tokens = \"20\"\noutput-tokens = \"2\"\n";
 
 async fn driven(settings: Settings) -> RunSummary {
-    tokio::task::spawn_blocking(move || execute(&settings, &Stop::default(), |_| {}).unwrap()).await.unwrap()
+    tokio::task::spawn_blocking(move || execute(&settings, &Stop::default(), |_| {}).unwrap())
+        .await
+        .unwrap()
 }
 
-async fn run_against(script: impl Fn(usize, &mut TcpStream) -> Then + Send + Sync + 'static) -> RunSummary {
+async fn run_against(
+    script: impl Fn(usize, &mut TcpStream) -> Then + Send + Sync + 'static,
+) -> RunSummary {
     driven(settings(&scripted(script), TEN).await).await
 }
 
@@ -138,7 +153,10 @@ fn only_failure(summary: &RunSummary, kind: &str) -> String {
     let kinds: Vec<_> = summary.total.failures.keys().cloned().collect();
     assert_eq!(kinds, [kind], "{:?}", summary.total.failures);
     assert_eq!(summary.total.failures[kind].count, 10);
-    assert_eq!((summary.total.requests.failed, summary.total.requests.good), (10, 0));
+    assert_eq!(
+        (summary.total.requests.failed, summary.total.requests.good),
+        (10, 0)
+    );
     assert!(summary.total.ttft.is_none(), "failures have no latency");
     summary.total.failures[kind].example.clone()
 }
@@ -153,26 +171,54 @@ async fn a_chunk_with_a_role_only_is_not_the_first_token_and_usage_counts_tokens
     })
     .await;
     let total = &summary.total;
-    assert_eq!((total.requests.complete, total.requests.good), (10, 10), "{:?}", total.failures);
+    assert_eq!(
+        (total.requests.complete, total.requests.good),
+        (10, 10),
+        "{:?}",
+        total.failures
+    );
     assert!(total.ttft.unwrap().p50 >= 0.030, "{:?}", total.ttft);
-    assert_eq!((total.tokens.input, total.tokens.cached, total.tokens.output), (200, 50, 20));
+    assert_eq!(
+        (total.tokens.input, total.tokens.cached, total.tokens.output),
+        (200, 50, 20)
+    );
     assert_eq!(total.replicas["engine-0"], 10);
-    assert_eq!(summary.validity.rules.iter().find(|rule| rule.name == "rate").map(|rule| rule.kept), Some(true));
+    assert_eq!(
+        summary
+            .validity
+            .rules
+            .iter()
+            .find(|rule| rule.name == "rate")
+            .map(|rule| rule.kept),
+        Some(true)
+    );
 }
 
 #[tokio::test]
 async fn refused_connections_are_named() {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let free = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
     let summary = driven(settings(&format!("http://{free}"), TEN).await).await;
     only_failure(&summary, "ConnectRefused");
 }
 
 #[tokio::test]
 async fn refusals_and_overload_are_named_by_status_with_the_servers_message() {
-    for (status, kind) in [("429 Too Many Requests", "Http429"), ("503 Service Unavailable", "Http503")] {
+    for (status, kind) in [
+        ("429 Too Many Requests", "Http429"),
+        ("503 Service Unavailable", "Http503"),
+    ] {
         let summary = run_against(move |_, stream| {
             let body = r#"{"error":{"message":"queue is full"}}"#;
-            send(stream, &[&format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}", body.len())]);
+            send(
+                stream,
+                &[&format!(
+                    "HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}",
+                    body.len()
+                )],
+            );
             Then::Keep
         })
         .await;
@@ -212,7 +258,10 @@ async fn what_is_no_stream_of_events_is_named() {
     .await;
     only_failure(&summary, "MalformedHttp");
     let summary = run_against(|_, stream| {
-        send(stream, &["HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"]);
+        send(
+            stream,
+            &["HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"],
+        );
         Then::Keep
     })
     .await;
@@ -222,7 +271,15 @@ async fn what_is_no_stream_of_events_is_named() {
 #[tokio::test]
 async fn errors_inside_a_stream_and_streams_without_tokens_are_named() {
     let summary = run_against(|_, stream| {
-        send(stream, &[STREAM_HEAD, &token(), &event(r#"{"error":{"message":"engine died"}}"#), &done()]);
+        send(
+            stream,
+            &[
+                STREAM_HEAD,
+                &token(),
+                &event(r#"{"error":{"message":"engine died"}}"#),
+                &done(),
+            ],
+        );
         Then::Keep
     })
     .await;
@@ -269,30 +326,47 @@ async fn what_is_in_flight_at_the_end_is_unfinished_and_a_miss() {
 async fn a_connection_that_was_closed_while_idle_costs_no_request() {
     // Announces keep-alive and closes all the same.
     let summary = run_against(|_, stream| {
-        send(stream, &[STREAM_HEAD, &token(), &token(), &usage(2), &done()]);
+        send(
+            stream,
+            &[STREAM_HEAD, &token(), &token(), &usage(2), &done()],
+        );
         Then::Close
     })
     .await;
-    assert_eq!(summary.total.requests.complete, 10, "{:?}", summary.total.failures);
+    assert_eq!(
+        summary.total.requests.complete, 10,
+        "{:?}",
+        summary.total.failures
+    );
     assert_eq!(summary.driver.connections, 10);
 }
 
 #[tokio::test]
 async fn connections_are_used_again() {
     let summary = run_against(|_, stream| {
-        send(stream, &[STREAM_HEAD, &token(), &token(), &usage(2), &done()]);
+        send(
+            stream,
+            &[STREAM_HEAD, &token(), &token(), &usage(2), &done()],
+        );
         Then::Keep
     })
     .await;
     assert_eq!(summary.total.requests.complete, 10);
-    assert!(summary.driver.connections < 10, "{} connections", summary.driver.connections);
+    assert!(
+        summary.driver.connections < 10,
+        "{} connections",
+        summary.driver.connections
+    );
 }
 
 #[tokio::test]
 async fn waiting_for_a_place_counts_and_makes_the_run_invalid() {
     let slow = scripted(|_, stream| {
         std::thread::sleep(Duration::from_millis(50));
-        send(stream, &[STREAM_HEAD, &token(), &token(), &usage(2), &done()]);
+        send(
+            stream,
+            &[STREAM_HEAD, &token(), &token(), &usage(2), &done()],
+        );
         Then::Keep
     });
     let mut capped = settings(&slow, TEN).await;
@@ -301,12 +375,26 @@ async fn waiting_for_a_place_counts_and_makes_the_run_invalid() {
     assert_eq!(summary.total.requests.complete, 10);
     // Ten requests 10 ms apart, served one after the other in 50 ms each: the last one waits 9 × 40 ms.
     let ttft = summary.total.ttft.unwrap();
-    assert!(ttft.max >= 0.40 && summary.total.ttft_sent.unwrap().p50 < 0.2, "{ttft:?}");
+    assert!(
+        ttft.max >= 0.40 && summary.total.ttft_sent.unwrap().p50 < 0.2,
+        "{ttft:?}"
+    );
     assert!(!summary.validity.valid);
-    let lateness = summary.validity.rules.iter().find(|rule| rule.name == "lateness").unwrap();
-    assert!(!lateness.kept && lateness.detail.contains("2.0 ms are allowed"), "{lateness:?}");
+    let lateness = summary
+        .validity
+        .rules
+        .iter()
+        .find(|rule| rule.name == "lateness")
+        .unwrap();
+    assert!(
+        !lateness.kept && lateness.detail.contains("2.0 ms are allowed"),
+        "{lateness:?}"
+    );
     let text = text::render(&summary);
-    assert!(text.starts_with("INVALID: the figures below measure the driver"), "{text}");
+    assert!(
+        text.starts_with("INVALID: the figures below measure the driver"),
+        "{text}"
+    );
 }
 
 #[tokio::test]
@@ -314,7 +402,10 @@ async fn objectives_decide_what_is_good() {
     let mut judged = settings(
         &scripted(|number, stream| {
             std::thread::sleep(Duration::from_millis(if number % 2 == 0 { 0 } else { 400 }));
-            send(stream, &[STREAM_HEAD, &token(), &token(), &usage(2), &done()]);
+            send(
+                stream,
+                &[STREAM_HEAD, &token(), &token(), &usage(2), &done()],
+            );
             Then::Keep
         }),
         TEN,
@@ -322,7 +413,10 @@ async fn objectives_decide_what_is_good() {
     .await;
     judged.objectives[0].ttft = Some("300ms".parse().unwrap());
     let summary = driven(judged).await;
-    assert_eq!((summary.total.requests.complete, summary.total.requests.good), (10, 5));
+    assert_eq!(
+        (summary.total.requests.complete, summary.total.requests.good),
+        (10, 5)
+    );
     assert_eq!(summary.total.requests.attainment(), Some(0.5));
     assert_eq!(summary.total.series.good.iter().sum::<u64>(), 5);
 }
@@ -330,16 +424,31 @@ async fn objectives_decide_what_is_good() {
 #[tokio::test]
 async fn an_interrupted_run_says_what_was_not_sent_and_is_invalid() {
     let url = scripted(|_, stream| {
-        send(stream, &[STREAM_HEAD, &token(), &token(), &usage(2), &done()]);
+        send(
+            stream,
+            &[STREAM_HEAD, &token(), &token(), &usage(2), &done()],
+        );
         Then::Keep
     });
-    let long = settings(&url, "[[stream]]\nrate = \"1\"\nshape = \"constant\"\nrequests = 1000\n").await;
+    let long = settings(
+        &url,
+        "[[stream]]\nrate = \"1\"\nshape = \"constant\"\nrequests = 1000\n",
+    )
+    .await;
     let stop = Stop::default();
     stop.ask();
-    let summary = tokio::task::spawn_blocking(move || execute(&long, &stop, |_| {}).unwrap()).await.unwrap();
+    let summary = tokio::task::spawn_blocking(move || execute(&long, &stop, |_| {}).unwrap())
+        .await
+        .unwrap();
     assert_eq!(summary.total.failures["NotSent"].count, 1000);
     assert!(!summary.validity.valid);
-    assert!(summary.validity.rules.iter().any(|rule| rule.name == "completed" && !rule.kept));
+    assert!(
+        summary
+            .validity
+            .rules
+            .iter()
+            .any(|rule| rule.name == "completed" && !rule.kept)
+    );
 }
 
 #[tokio::test]
@@ -351,24 +460,36 @@ async fn a_closed_loop_keeps_its_number_of_users_and_says_so() {
         highest.fetch_max(seen.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
         std::thread::sleep(Duration::from_millis(5));
         seen.fetch_sub(1, Ordering::SeqCst);
-        send(stream, &[STREAM_HEAD, &token(), &token(), &usage(2), &done()]);
+        send(
+            stream,
+            &[STREAM_HEAD, &token(), &token(), &usage(2), &done()],
+        );
         Then::Keep
     });
     let mut closed = settings(&url, "[[stream]]\nrate = \"1000\"\nduration = \"500ms\"\n").await;
-    closed.mode = Mode::ClosedLoop { users: 3, think_seconds: 0.0 };
+    closed.mode = Mode::ClosedLoop {
+        users: 3,
+        think_seconds: 0.0,
+    };
     closed.workers = 2;
     let planned = closed.schedule.requests().len() as u64;
     let summary = driven(closed).await;
     assert!(most.load(Ordering::SeqCst) <= 3);
     let requests = summary.total.requests;
-    assert!(requests.complete > 10 && requests.complete < planned && requests.failed == 0, "{requests:?}");
+    assert!(
+        requests.complete > 10 && requests.complete < planned && requests.failed == 0,
+        "{requests:?}"
+    );
     assert!(summary.validity.notes[0].contains("closed loop of 3 users"));
 }
 
 #[tokio::test]
 async fn the_warm_up_is_sent_and_shown_but_not_measured() {
     let url = scripted(|_, stream| {
-        send(stream, &[STREAM_HEAD, &token(), &token(), &usage(2), &done()]);
+        send(
+            stream,
+            &[STREAM_HEAD, &token(), &token(), &usage(2), &done()],
+        );
         Then::Keep
     });
     let mut warm = settings(&url, TEN).await;
@@ -386,7 +507,10 @@ async fn each_request_has_its_line_in_both_forms() {
             if number == 0 {
                 send(stream, &["HTTP/1.1 500 Oops\r\ncontent-length: 0\r\n\r\n"]);
             } else {
-                send(stream, &[STREAM_HEAD, &token(), &token(), &usage(2), &done()]);
+                send(
+                    stream,
+                    &[STREAM_HEAD, &token(), &token(), &usage(2), &done()],
+                );
             }
             Then::Keep
         });
@@ -399,12 +523,33 @@ async fn each_request_has_its_line_in_both_forms() {
         if name.ends_with("csv") {
             assert_eq!(lines.len(), 11);
             let columns = lines[0].split(',').count();
-            assert!(lines[1..].iter().all(|line| line.replace("\"a,b\"", "m").split(',').count() == columns), "{text}");
-            assert_eq!(lines.iter().filter(|line| line.contains(",Http500,")).count(), 1);
+            assert!(
+                lines[1..]
+                    .iter()
+                    .all(|line| line.replace("\"a,b\"", "m").split(',').count() == columns),
+                "{text}"
+            );
+            assert_eq!(
+                lines
+                    .iter()
+                    .filter(|line| line.contains(",Http500,"))
+                    .count(),
+                1
+            );
         } else {
             assert_eq!(lines.len(), 10);
-            let rows: Vec<serde_json::Value> = lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
-            assert_eq!(rows.iter().filter(|row| row["outcome"] == "Complete" && row["good"] == true && row["output_tokens"] == 2).count(), 9);
+            let rows: Vec<serde_json::Value> = lines
+                .iter()
+                .map(|line| serde_json::from_str(line).unwrap())
+                .collect();
+            assert_eq!(
+                rows.iter()
+                    .filter(|row| row["outcome"] == "Complete"
+                        && row["good"] == true
+                        && row["output_tokens"] == 2)
+                    .count(),
+                9
+            );
         }
     }
 }
@@ -412,16 +557,36 @@ async fn each_request_has_its_line_in_both_forms() {
 #[tokio::test]
 async fn several_models_are_measured_apart_and_together() {
     let url = scripted(|_, stream| {
-        send(stream, &[STREAM_HEAD, &token(), &token(), &usage(2), &done()]);
+        send(
+            stream,
+            &[STREAM_HEAD, &token(), &token(), &usage(2), &done()],
+        );
         Then::Keep
     });
-    let two = TEN.to_owned() + &TEN.replace("\"m\"", "\"n\"").replace("requests = 10", "requests = 5");
+    let two = TEN.to_owned()
+        + &TEN
+            .replace("\"m\"", "\"n\"")
+            .replace("requests = 10", "requests = 5");
     let summary = driven(settings(&url, &two).await).await;
-    let counts: Vec<(&str, u64)> = summary.streams.iter().map(|stream| (stream.model.as_str(), stream.requests.complete)).collect();
+    let counts: Vec<(&str, u64)> = summary
+        .streams
+        .iter()
+        .map(|stream| (stream.model.as_str(), stream.requests.complete))
+        .collect();
     assert_eq!(counts, [("m", 10), ("n", 5)]);
-    assert_eq!((summary.total.requests.complete, summary.total.ttft.unwrap().count), (15, 15));
+    assert_eq!(
+        (
+            summary.total.requests.complete,
+            summary.total.ttft.unwrap().count
+        ),
+        (15, 15)
+    );
     let read: RunSummary = serde_json::from_str(&serde_json::to_string(&summary).unwrap()).unwrap();
-    assert_eq!(text::render(&read), text::render(&summary), "a summary survives being written and read");
+    assert_eq!(
+        text::render(&read),
+        text::render(&summary),
+        "a summary survives being written and read"
+    );
 }
 
 #[tokio::test]
@@ -433,11 +598,24 @@ async fn reported_medians_are_the_known_servers_times() {
     let server = KnownServer::start(truth).unwrap();
     let known = settings(&server.url(), "[[stream]]\nrate = \"200\"\nduration = \"3s\"\ninput-tokens = \"30\"\noutput-tokens = \"8\"\n").await;
     let summary = driven(known).await;
-    assert_eq!(summary.total.requests.failed, 0, "{:?}", summary.total.failures);
-    assert_eq!(summary.total.tokens.output, 8 * summary.total.requests.complete);
-    assert_eq!(summary.total.tokens.input, 30 * summary.total.requests.complete);
+    assert_eq!(
+        summary.total.requests.failed, 0,
+        "{:?}",
+        summary.total.failures
+    );
+    assert_eq!(
+        summary.total.tokens.output,
+        8 * summary.total.requests.complete
+    );
+    assert_eq!(
+        summary.total.tokens.input,
+        30 * summary.total.requests.complete
+    );
     // The 99th percentiles depend on what else the machine does; `drive --self-test` compares them too.
-    for comparison in compare(&summary, truth).iter().filter(|comparison| comparison.name.ends_with("p50")) {
+    for comparison in compare(&summary, truth)
+        .iter()
+        .filter(|comparison| comparison.name.ends_with("p50"))
+    {
         assert!(comparison.passed, "{comparison:?}");
     }
     let itl = summary.total.itl.unwrap();

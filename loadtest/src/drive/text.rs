@@ -33,9 +33,15 @@ fn listed(summary: &RunSummary) -> Vec<&StreamSummary> {
 
 fn verdict(out: &mut String, summary: &RunSummary) {
     let _infallible = if summary.validity.valid {
-        writeln!(out, "VALID: the driver was on time, kept the rate and was short of nothing.")
+        writeln!(
+            out,
+            "VALID: the driver was on time, kept the rate and was short of nothing."
+        )
     } else {
-        writeln!(out, "INVALID: the figures below measure the driver, not the server. Broken rules:")
+        writeln!(
+            out,
+            "INVALID: the figures below measure the driver, not the server. Broken rules:"
+        )
     };
     for rule in summary.validity.rules.iter().filter(|rule| !rule.kept) {
         let _infallible = writeln!(out, "  {}: {}.", rule.name, rule.detail);
@@ -46,13 +52,29 @@ fn offered(out: &mut String, summary: &RunSummary) {
     let schedule = &summary.schedule;
     let mode = match summary.mode {
         Mode::OpenLoop => "open loop".to_owned(),
-        Mode::ClosedLoop { users, think_seconds } => format!("closed loop, {users} users, {} between answers and requests", time(think_seconds)),
+        Mode::ClosedLoop {
+            users,
+            think_seconds,
+        } => format!(
+            "closed loop, {users} users, {} between answers and requests",
+            time(think_seconds)
+        ),
     };
-    let warmup = if summary.warmup_seconds > 0.0 { format!(", the first {} not measured", time(summary.warmup_seconds)) } else { String::new() };
+    let warmup = if summary.warmup_seconds > 0.0 {
+        format!(", the first {} not measured", time(summary.warmup_seconds))
+    } else {
+        String::new()
+    };
     let driver = &summary.driver;
     let lateness = summary.total.lateness.map_or_else(
         || "nothing was sent".to_owned(),
-        |lateness| format!("sent {} late at p99, {} at most", time(lateness.p99), time(lateness.max)),
+        |lateness| {
+            format!(
+                "sent {} late at p99, {} at most",
+                time(lateness.p99),
+                time(lateness.max)
+            )
+        },
     );
     let _infallible = write!(
         out,
@@ -85,13 +107,16 @@ fn offered(out: &mut String, summary: &RunSummary) {
         if let Some(objectives) = stream.objectives {
             let limits: Vec<String> = [
                 objectives.ttft.map(|limit| format!("TTFT at most {limit}")),
-                objectives.itl.map(|limit| format!("mean gap at most {limit}")),
+                objectives
+                    .itl
+                    .map(|limit| format!("mean gap at most {limit}")),
             ]
             .into_iter()
             .flatten()
             .collect();
             if !limits.is_empty() {
-                let _infallible = writeln!(out, "Good      {}: {}", stream.model, limits.join(", "));
+                let _infallible =
+                    writeln!(out, "Good      {}: {}", stream.model, limits.join(", "));
             }
         }
     }
@@ -116,17 +141,31 @@ fn distinct(values: &[String]) -> Vec<String> {
 /// Counts and rates by stream.
 #[must_use]
 pub fn outcomes(streams: &[&StreamSummary]) -> String {
-    let mut table = table(&["model", "planned", "complete", "failed", "good", "good %", "offered/s", "good/s", "output tokens/s", "cached %"]);
+    let mut table = table(&[
+        "model",
+        "planned",
+        "complete",
+        "failed",
+        "good",
+        "good %",
+        "offered/s",
+        "good/s",
+        "output tokens/s",
+        "cached %",
+    ]);
     for stream in streams {
         let requests = &stream.requests;
-        let cached = (stream.tokens.input > 0).then(|| 100.0 * stream.tokens.cached as f64 / stream.tokens.input as f64);
+        let cached = (stream.tokens.input > 0)
+            .then(|| 100.0 * stream.tokens.cached as f64 / stream.tokens.input as f64);
         table.add_row([
             stream.model.clone(),
             count(requests.planned),
             count(requests.complete),
             count(requests.failed),
             count(requests.good),
-            requests.attainment().map_or_else(missing, |share| format!("{:.2}", 100.0 * share)),
+            requests
+                .attainment()
+                .map_or_else(missing, |share| format!("{:.2}", 100.0 * share)),
             format!("{:.2}", stream.rates.offered_per_second),
             format!("{:.2}", stream.rates.goodput_per_second),
             format!("{:.0}", stream.rates.output_tokens_per_second),
@@ -139,15 +178,30 @@ pub fn outcomes(streams: &[&StreamSummary]) -> String {
 /// Latencies by stream.
 #[must_use]
 pub fn latencies(streams: &[&StreamSummary]) -> String {
-    let mut table = table(&["model", "measure", "mean", "p50", "p90", "p95", "p99", "p99.9", "max"]);
+    let mut table = table(&[
+        "model", "measure", "mean", "p50", "p90", "p95", "p99", "p99.9", "max",
+    ]);
     for stream in streams {
-        let measures: [(&str, Option<Distribution>); 4] =
-            [("TTFT", stream.ttft), ("ITL", stream.itl), ("TPOT", stream.tpot), ("E2E", stream.end_to_end)];
+        let measures: [(&str, Option<Distribution>); 4] = [
+            ("TTFT", stream.ttft),
+            ("ITL", stream.itl),
+            ("TPOT", stream.tpot),
+            ("E2E", stream.end_to_end),
+        ];
         for (name, distribution) in measures {
             let mut row = vec![stream.model.clone(), name.to_owned()];
             match distribution {
                 None => row.extend(std::iter::repeat_with(missing).take(7)),
-                Some(Distribution { count: _, mean, p50, p90, p95, p99, p999, max }) => row.extend([mean, p50, p90, p95, p99, p999, max].map(time)),
+                Some(Distribution {
+                    count: _,
+                    mean,
+                    p50,
+                    p90,
+                    p95,
+                    p99,
+                    p999,
+                    max,
+                }) => row.extend([mean, p50, p90, p95, p99, p999, max].map(time)),
             }
             table.add_row(row);
         }
@@ -158,7 +212,10 @@ pub fn latencies(streams: &[&StreamSummary]) -> String {
 fn failures(out: &mut String, streams: &[&StreamSummary]) {
     let mut table = table(&["model", "failure", "requests", "meaning", "first message"]);
     let mut any = false;
-    for stream in streams.iter().filter(|stream| stream.model != "all" || streams.len() == 1) {
+    for stream in streams
+        .iter()
+        .filter(|stream| stream.model != "all" || streams.len() == 1)
+    {
         for (kind, failure) in &stream.failures {
             any = true;
             table.add_row([
@@ -180,7 +237,13 @@ fn failures(out: &mut String, streams: &[&StreamSummary]) {
 pub fn comparisons(comparisons: &[Comparison]) -> String {
     let mut table = table(&["figure", "true", "reported", "apart", "allowed", ""]);
     for comparison in comparisons {
-        let Comparison { name, truth, reported, tolerance, passed } = comparison;
+        let Comparison {
+            name,
+            truth,
+            reported,
+            tolerance,
+            passed,
+        } = comparison;
         table.add_row([
             name.clone(),
             time(*truth),
@@ -219,7 +282,15 @@ pub fn time(seconds: f64) -> String {
     if !seconds.is_finite() {
         return missing();
     }
-    let digits = |value: f64| if value >= 99.95 { 0 } else if value >= 9.995 { 1 } else { 2 };
+    let digits = |value: f64| {
+        if value >= 99.95 {
+            0
+        } else if value >= 9.995 {
+            1
+        } else {
+            2
+        }
+    };
     if seconds.abs() < 0.000_999_5 {
         format!("{:.0} µs", seconds * 1e6)
     } else if seconds.abs() < 0.9995 {
@@ -267,7 +338,12 @@ mod tests {
 
     #[test]
     fn counts_have_their_thousands_apart() {
-        for (value, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
+        for (value, text) in [
+            (0, "0"),
+            (999, "999"),
+            (1000, "1,000"),
+            (1_234_567, "1,234,567"),
+        ] {
             assert_eq!(count(value), text);
         }
     }

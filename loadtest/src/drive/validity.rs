@@ -76,8 +76,14 @@ pub(super) fn judge(evidence: &Evidence<'_>) -> Validity {
 
 /// What p99 lateness may be: 1 % of the tightest limit on the time to first token, and never less than 2 ms.
 fn allowed_lateness(objectives: &[Objectives]) -> f64 {
-    let tightest = objectives.iter().filter_map(|objectives| objectives.ttft).map(|limit| limit.base.as_secs_f64()).reduce(f64::min);
-    tightest.map_or(LATENESS_FLOOR_SECONDS, |limit| (limit * LATENESS_SHARE).max(LATENESS_FLOOR_SECONDS))
+    let tightest = objectives
+        .iter()
+        .filter_map(|objectives| objectives.ttft)
+        .map(|limit| limit.base.as_secs_f64())
+        .reduce(f64::min);
+    tightest.map_or(LATENESS_FLOOR_SECONDS, |limit| {
+        (limit * LATENESS_SHARE).max(LATENESS_FLOOR_SECONDS)
+    })
 }
 
 fn rule(name: &str, kept: bool, detail: String) -> Rule {
@@ -91,9 +97,20 @@ fn rule(name: &str, kept: bool, detail: String) -> Rule {
 fn completed(evidence: &Evidence<'_>) -> Rule {
     let requests = &evidence.total.requests;
     if evidence.interrupted {
-        return rule("completed", false, format!("the run was stopped after {} of its requests", requests.sent));
+        return rule(
+            "completed",
+            false,
+            format!(
+                "the run was stopped after {} of its requests",
+                requests.sent
+            ),
+        );
     }
-    rule("completed", requests.planned > 0, format!("{} requests were measured", requests.planned))
+    rule(
+        "completed",
+        requests.planned > 0,
+        format!("{} requests were measured", requests.planned),
+    )
 }
 
 fn lateness(evidence: &Evidence<'_>, allowed: f64) -> Rule {
@@ -103,32 +120,58 @@ fn lateness(evidence: &Evidence<'_>, allowed: f64) -> Rule {
     rule(
         "lateness",
         lateness.p99 <= allowed,
-        format!("99 % of requests were sent within {:.2} ms of their planned instant; {:.1} ms are allowed", lateness.p99 * 1e3, allowed * 1e3),
+        format!(
+            "99 % of requests were sent within {:.2} ms of their planned instant; {:.1} ms are allowed",
+            lateness.p99 * 1e3,
+            allowed * 1e3
+        ),
     )
 }
 
 fn rate(evidence: &Evidence<'_>) -> Rule {
     let requests = &evidence.total.requests;
-    let share = if requests.planned > 0 { requests.sent as f64 / requests.planned as f64 } else { 0.0 };
+    let share = if requests.planned > 0 {
+        requests.sent as f64 / requests.planned as f64
+    } else {
+        0.0
+    };
     let stretched = evidence.spans.map_or(1.0, |(planned, sent)| {
-        if planned.is_zero() { 1.0 } else { sent.as_secs_f64() / planned.as_secs_f64() }
+        if planned.is_zero() {
+            1.0
+        } else {
+            sent.as_secs_f64() / planned.as_secs_f64()
+        }
     });
     // A stretch of less than the allowed lateness in a run of a few requests says nothing about the rate.
-    let negligible = evidence.spans.is_some_and(|(planned, sent)| sent.abs_diff(planned) < Duration::from_millis(2));
+    let negligible = evidence
+        .spans
+        .is_some_and(|(planned, sent)| sent.abs_diff(planned) < Duration::from_millis(2));
     let kept = share >= 1.0 - RATE_SHARE && (negligible || (stretched - 1.0).abs() <= RATE_SHARE);
     rule(
         "rate",
         kept,
-        format!("{:.2} % of the planned requests were sent, over {:.2} % of the planned time; 1 % off is allowed", share * 100.0, stretched * 100.0),
+        format!(
+            "{:.2} % of the planned requests were sent, over {:.2} % of the planned time; 1 % off is allowed",
+            share * 100.0,
+            stretched * 100.0
+        ),
     )
 }
 
 fn processors(evidence: &Evidence<'_>, allowed: f64) -> Rule {
     let DriverSummary {
-        loop_lag, cpus_used, waited_for_cpu, ..
+        loop_lag,
+        cpus_used,
+        waited_for_cpu,
+        ..
     } = evidence.driver;
     let lag = loop_lag.map_or(0.0, |lag| lag.p99);
-    let waited = waited_for_cpu.map_or_else(String::new, |share| format!(", a worker waited {:.0} % of the time for one", share * 100.0));
+    let waited = waited_for_cpu.map_or_else(String::new, |share| {
+        format!(
+            ", a worker waited {:.0} % of the time for one",
+            share * 100.0
+        )
+    });
     rule(
         "processors",
         lag <= allowed,
@@ -142,8 +185,16 @@ fn processors(evidence: &Evidence<'_>, allowed: f64) -> Rule {
 }
 
 fn descriptors(evidence: &Evidence<'_>) -> Rule {
-    let failed: u64 = OWN_FAILURES.iter().filter_map(|kind| evidence.total.failures.get(*kind)).map(|failure| failure.count).sum();
-    rule("descriptors", failed == 0, format!("{failed} requests failed because this machine ran out of descriptors or ports"))
+    let failed: u64 = OWN_FAILURES
+        .iter()
+        .filter_map(|kind| evidence.total.failures.get(*kind))
+        .map(|failure| failure.count)
+        .sum();
+    rule(
+        "descriptors",
+        failed == 0,
+        format!("{failed} requests failed because this machine ran out of descriptors or ports"),
+    )
 }
 
 fn notes(evidence: &Evidence<'_>) -> Vec<String> {
@@ -158,7 +209,9 @@ fn notes(evidence: &Evidence<'_>) -> Vec<String> {
         notes.push(format!("at most {limit} requests were in flight, as asked; waiting for a place counts as latency"));
     }
     match total.ttft {
-        Some(ttft) if ttft.count < FEW_SAMPLES => notes.push(format!("p99 and above rest on {} answers only", ttft.count)),
+        Some(ttft) if ttft.count < FEW_SAMPLES => {
+            notes.push(format!("p99 and above rest on {} answers only", ttft.count))
+        }
         _ => {}
     }
     let tokens = &total.tokens;
@@ -177,11 +230,17 @@ fn notes(evidence: &Evidence<'_>) -> Vec<String> {
     let counted = tokens.input > 0 && tokens.planned_input > 0;
     let ratio = tokens.input as f64 / tokens.planned_input.max(1) as f64;
     if counted && !(0.9..=1.1).contains(&ratio) {
-        notes.push(format!("the server counted {:.0} % of the planned prompt tokens: its tokenizer differs", ratio * 100.0));
+        notes.push(format!(
+            "the server counted {:.0} % of the planned prompt tokens: its tokenizer differs",
+            ratio * 100.0
+        ));
     }
     let ratio = tokens.output as f64 / tokens.planned_output.max(1) as f64;
     if tokens.planned_output > 0 && !(0.98..=1.02).contains(&ratio) {
-        notes.push(format!("the server generated {:.0} % of the planned output tokens", ratio * 100.0));
+        notes.push(format!(
+            "the server generated {:.0} % of the planned output tokens",
+            ratio * 100.0
+        ));
     }
     notes
 }

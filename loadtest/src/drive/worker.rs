@@ -91,7 +91,12 @@ pub(super) struct Users {
 }
 
 /// Runs a worker until its orders end and nothing is in flight, or until the run is aborted.
-pub(super) fn run(shared: Arc<Shared>, mut orders: UnboundedReceiver<Order>, news: Sender<News>, users: Option<Users>) {
+pub(super) fn run(
+    shared: Arc<Shared>,
+    mut orders: UnboundedReceiver<Order>,
+    news: Sender<News>,
+    users: Option<Users>,
+) {
     let cpu_before = ThreadCpu::read();
     let worker = Rc::new(Worker {
         pools: RefCell::new(shared.routes.iter().map(|_| Vec::new()).collect()),
@@ -107,7 +112,10 @@ pub(super) fn run(shared: Arc<Shared>, mut orders: UnboundedReceiver<Order>, new
         draining: Cell::new(false),
     });
     // Building a runtime fails only when the system is out of descriptors or memory; the records then say "not sent".
-    if let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build_local(LocalOptions::default()) {
+    if let Ok(runtime) = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build_local(LocalOptions::default())
+    {
         let inside = worker.clone();
         runtime.block_on(async move {
             tokio::select! {
@@ -122,7 +130,9 @@ pub(super) fn run(shared: Arc<Shared>, mut orders: UnboundedReceiver<Order>, new
     let report = WorkerReport {
         lag: worker.lag.borrow().clone(),
         connections: worker.connections.get(),
-        cpu: ThreadCpu::read().zip(cpu_before).map(|(after, before)| after.since(before)),
+        cpu: ThreadCpu::read()
+            .zip(cpu_before)
+            .map(|(after, before)| after.since(before)),
     };
     // The collector may have gone on an abort.
     drop(worker.news.send(News::Ended(Box::new(report))));
@@ -130,7 +140,8 @@ pub(super) fn run(shared: Arc<Shared>, mut orders: UnboundedReceiver<Order>, new
 
 /// A histogram in µs with 3 significant digits that grows as needed.
 pub(super) fn new_histogram() -> Histogram<u64> {
-    let mut histogram = Histogram::new_with_bounds(1, 1_000_000, 3).expect("the bounds are constant and valid");
+    let mut histogram =
+        Histogram::new_with_bounds(1, 1_000_000, 3).expect("the bounds are constant and valid");
     histogram.auto(true);
     histogram
 }
@@ -194,7 +205,10 @@ impl Worker {
         loop {
             let planned = clock.now();
             let next = self.shared.next.fetch_add(1, Ordering::Relaxed);
-            let (true, Ok(request)) = (planned < users.until && next < self.shared.schedule.requests().len(), u32::try_from(next)) else {
+            let (true, Ok(request)) = (
+                planned < users.until && next < self.shared.schedule.requests().len(),
+                u32::try_from(next),
+            ) else {
                 break;
             };
             self.enter();
@@ -253,12 +267,20 @@ impl InFlight {
     }
 
     async fn run(&mut self) {
-        let Some(record) = self.record.as_mut() else { return };
+        let Some(record) = self.record.as_mut() else {
+            return;
+        };
         let worker = self.worker.clone();
-        let deadline = worker.shared.clock.instant(record.planned + worker.shared.timeout);
+        let deadline = worker
+            .shared
+            .clock
+            .instant(record.planned + worker.shared.timeout);
         let outcome = match tokio::time::timeout_at(deadline.into(), send(&worker, record)).await {
             Ok(outcome) => outcome,
-            Err(_) => Err(Failure::new(FailureKind::Timeout, format!("after {} s", worker.shared.timeout.as_secs_f64()))),
+            Err(_) => Err(Failure::new(
+                FailureKind::Timeout,
+                format!("after {} s", worker.shared.timeout.as_secs_f64()),
+            )),
         };
         record.outcome = outcome;
         self.end();
@@ -276,7 +298,11 @@ impl Drop for InFlight {
     fn drop(&mut self) {
         // Only reached with a record when the run was aborted.
         if let Some(record) = &mut self.record {
-            let kind = if record.sent.is_some() { FailureKind::Unfinished } else { FailureKind::NotSent };
+            let kind = if record.sent.is_some() {
+                FailureKind::Unfinished
+            } else {
+                FailureKind::NotSent
+            };
             record.outcome = Err(Failure::new(kind, ""));
         }
         self.end();
@@ -291,7 +317,8 @@ async fn send(worker: &Worker, record: &mut Record) -> Result<(), Failure> {
         Some(limit) => limit.acquire().await.ok(),
         None => None,
     };
-    let planned = &shared.schedule.requests()[usize::try_from(record.request).unwrap_or(usize::MAX)];
+    let planned =
+        &shared.schedule.requests()[usize::try_from(record.request).unwrap_or(usize::MAX)];
     let stream = usize::from(planned.stream);
     let route = &shared.routes[stream];
     let mut buffer = worker.buffers.borrow_mut().pop().unwrap_or_default();
@@ -314,7 +341,16 @@ async fn send(worker: &Worker, record: &mut Record) -> Result<(), Failure> {
             shared.sent.fetch_add(1, Ordering::Relaxed);
         }
         record.outcome = Ok(());
-        match exchange(&mut connection, &buffer, record, shared.clock, &worker.scratch, &shared.replica_header).await {
+        match exchange(
+            &mut connection,
+            &buffer,
+            record,
+            shared.clock,
+            &worker.scratch,
+            &shared.replica_header,
+        )
+        .await
+        {
             Ended::Answered { keep } => {
                 if keep {
                     connection.used = true;

@@ -36,13 +36,26 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     coppice_runtime::crypto::install();
     let readiness = Readiness::default();
     let models = prepare(&args, &readiness).await?;
-    let gateway = Arc::new(Gateway { models, forwarder: Forwarder::new() });
+    let gateway = Arc::new(Gateway {
+        models,
+        forwarder: Forwarder::new(),
+    });
     let (listener, address) = bind(SocketAddr::new(args.host, args.port)).await?;
     let drain = args.drain.0;
-    let limits = Limits { connections: 1 << 16, headers: IDLE_CONNECTION, drain, ..Limits::default() };
+    let limits = Limits {
+        connections: 1 << 16,
+        headers: IDLE_CONNECTION,
+        drain,
+        ..Limits::default()
+    };
     readiness.follow(shutdown.draining());
     info!(%address, models = gateway.models.len(), "gateway serving");
-    let serving = serve_http(listener, router(gateway, readiness), limits, shutdown.draining());
+    let serving = serve_http(
+        listener,
+        router(gateway, readiness),
+        limits,
+        shutdown.draining(),
+    );
     shutdown.guard(drain + MARGIN, serving).await?;
     Ok(ExitCode::SUCCESS)
 }
@@ -56,7 +69,11 @@ async fn prepare(args: &Args, readiness: &Readiness) -> anyhow::Result<Models> {
         match engines {
             Engines::Fixed(backends) => set_fixed(&model, &backends),
             Engines::Selected(selectors) => {
-                selections.extend(selectors.into_iter().map(|(role, selector)| (Arc::clone(&model), role, selector)));
+                selections.extend(
+                    selectors
+                        .into_iter()
+                        .map(|(role, selector)| (Arc::clone(&model), role, selector)),
+                );
             }
         }
         models.insert(name, model);
@@ -65,12 +82,31 @@ async fn prepare(args: &Args, readiness: &Readiness) -> anyhow::Result<Models> {
         return Ok(models);
     }
     let client: Client = coppice_runtime::client::connect(&args.kube).await?;
-    let namespace = args.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
+    let namespace = args
+        .namespace
+        .clone()
+        .unwrap_or_else(|| client.default_namespace().to_owned());
     let first_lists = FirstLists::new(selections.len(), readiness.require("engines-listed"));
     for (model, role, selector) in selections {
-        info!(model = model.name, ?role, namespace, selector, "watching engines");
-        let selection = Selection { model, role, namespace: namespace.clone(), selector, port: args.engine_port };
-        tokio::spawn(discovery::follow(client.clone(), selection, first_lists.clone()));
+        info!(
+            model = model.name,
+            ?role,
+            namespace,
+            selector,
+            "watching engines"
+        );
+        let selection = Selection {
+            model,
+            role,
+            namespace: namespace.clone(),
+            selector,
+            port: args.engine_port,
+        };
+        tokio::spawn(discovery::follow(
+            client.clone(),
+            selection,
+            first_lists.clone(),
+        ));
     }
     Ok(models)
 }
@@ -78,7 +114,9 @@ async fn prepare(args: &Args, readiness: &Readiness) -> anyhow::Result<Models> {
 fn set_fixed(model: &Model, backends: &[(Role, BaseUrl)]) {
     for role in [Role::Aggregated, Role::Prefill, Role::Decode] {
         let of_role = backends.iter().filter(|(other, _)| *other == role);
-        let engines: BTreeMap<String, BaseUrl> = of_role.map(|(_, url)| (url.authority(), url.clone())).collect();
+        let engines: BTreeMap<String, BaseUrl> = of_role
+            .map(|(_, url)| (url.authority(), url.clone()))
+            .collect();
         model.set(role, &engines);
     }
 }

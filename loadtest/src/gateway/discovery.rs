@@ -43,7 +43,10 @@ pub(crate) struct FirstLists {
 
 impl FirstLists {
     pub(crate) fn new(count: usize, condition: Condition) -> Self {
-        Self { missing: Arc::new(AtomicUsize::new(count)), condition }
+        Self {
+            missing: Arc::new(AtomicUsize::new(count)),
+            condition,
+        }
     }
 
     fn one_came(&self) {
@@ -74,7 +77,11 @@ pub(crate) async fn follow(client: Client, selection: Selection, first_lists: Fi
             }
             Ok(None) => return,
             Err(error) => {
-                let Selection { namespace, selector, .. } = &selection;
+                let Selection {
+                    namespace,
+                    selector,
+                    ..
+                } = &selection;
                 warn!(namespace, selector, error = %chain(&error), "watching engines failed, trying again");
             }
         }
@@ -130,7 +137,10 @@ fn address_of(pod: &DeserializeGuard<Pod>, default_port: u16) -> Option<BaseUrl>
     let pod = match &pod.0 {
         Ok(pod) => pod,
         Err(error) => {
-            debug!(error = error.error, "a pod could not be read and is passed over");
+            debug!(
+                error = error.error,
+                "a pod could not be read and is passed over"
+            );
             return None;
         }
     };
@@ -138,17 +148,35 @@ fn address_of(pod: &DeserializeGuard<Pod>, default_port: u16) -> Option<BaseUrl>
         return None;
     }
     let status = pod.status.as_ref()?;
-    let is_ready = |condition: &k8s_openapi::api::core::v1::PodCondition| condition.type_ == "Ready" && condition.status == "True";
+    let is_ready = |condition: &k8s_openapi::api::core::v1::PodCondition| {
+        condition.type_ == "Ready" && condition.status == "True"
+    };
     if !status.conditions.iter().flatten().any(is_ready) {
         return None;
     }
-    let host = status.pod_ip.clone().filter(|address| !address.is_empty())?;
-    Some(BaseUrl { tls: false, host, port: port_of(pod).unwrap_or(default_port), path: String::new() })
+    let host = status
+        .pod_ip
+        .clone()
+        .filter(|address| !address.is_empty())?;
+    Some(BaseUrl {
+        tls: false,
+        host,
+        port: port_of(pod).unwrap_or(default_port),
+        path: String::new(),
+    })
 }
 
 fn port_of(pod: &Pod) -> Option<u16> {
-    let annotated = pod.annotations().get(PORT_ANNOTATION).and_then(|port| port.parse().ok());
-    let ports = || pod.spec.iter().flat_map(|spec| &spec.containers).flat_map(|container| container.ports.iter().flatten());
+    let annotated = pod
+        .annotations()
+        .get(PORT_ANNOTATION)
+        .and_then(|port| port.parse().ok());
+    let ports = || {
+        pod.spec
+            .iter()
+            .flat_map(|spec| &spec.containers)
+            .flat_map(|container| container.ports.iter().flatten())
+    };
     let named = ports().find(|port| port.name.as_deref() == Some(PORT_NAME));
     annotated.or_else(|| u16::try_from(named.or_else(|| ports().next())?.container_port).ok())
 }
@@ -177,11 +205,17 @@ mod tests {
     #[test]
     fn the_port_is_annotated_named_or_the_first() {
         assert_eq!(authority(&pod("a", |_| {})).unwrap(), "127.64.0.1:9000");
-        let with_ports = |ports: Value| pod("a", |pod| pod["spec"]["containers"][0]["ports"] = ports);
-        assert_eq!(authority(&with_ports(json!([]))).unwrap(), "127.64.0.1:8000");
+        let with_ports =
+            |ports: Value| pod("a", |pod| pod["spec"]["containers"][0]["ports"] = ports);
+        assert_eq!(
+            authority(&with_ports(json!([]))).unwrap(),
+            "127.64.0.1:8000"
+        );
         let ports = json!([{"containerPort": 1}, {"containerPort": 2, "name": "http"}]);
         assert_eq!(authority(&with_ports(ports)).unwrap(), "127.64.0.1:2");
-        let annotated = pod("a", |pod| pod["metadata"]["annotations"] = json!({"coppice.dev/port": "7"}));
+        let annotated = pod("a", |pod| {
+            pod["metadata"]["annotations"] = json!({"coppice.dev/port": "7"})
+        });
         assert_eq!(authority(&annotated).unwrap(), "127.64.0.1:7");
     }
 
@@ -204,11 +238,19 @@ mod tests {
         let mut engines = Engines::default();
         assert!(!engines.note(watcher::Event::Init, 8000));
         assert!(!engines.note(watcher::Event::InitApply(pod("a", |_| {})), 8000));
-        assert!(engines.ready.is_empty(), "no decision before the list is complete");
+        assert!(
+            engines.ready.is_empty(),
+            "no decision before the list is complete"
+        );
         assert!(engines.note(watcher::Event::InitDone, 8000));
-        assert!(!engines.note(watcher::Event::Apply(pod("a", |_| {})), 8000), "nothing new");
+        assert!(
+            !engines.note(watcher::Event::Apply(pod("a", |_| {})), 8000),
+            "nothing new"
+        );
         assert!(engines.note(watcher::Event::Apply(pod("b", |_| {})), 8000));
-        let leaving = pod("a", |pod| pod["metadata"]["deletionTimestamp"] = json!("2026-11-30T00:00:00Z"));
+        let leaving = pod("a", |pod| {
+            pod["metadata"]["deletionTimestamp"] = json!("2026-11-30T00:00:00Z")
+        });
         assert!(engines.note(watcher::Event::Apply(leaving), 8000));
         assert_eq!(engines.ready.keys().collect::<Vec<_>>(), ["b"]);
         engines.note(watcher::Event::Init, 8000);

@@ -89,38 +89,73 @@ impl Forwarder {
                 Ok(begun) => return Ok(begun),
                 Err(Missed::GiveUp(error)) => return Err(error),
                 Err(Missed::TryAnother(error)) if attempt == ATTEMPTS => return Err(error),
-                Err(Missed::TryAnother(error)) => debug!(model = model.name, attempt, error = error.message, "trying another engine"),
+                Err(Missed::TryAnother(error)) => debug!(
+                    model = model.name,
+                    attempt,
+                    error = error.message,
+                    "trying another engine"
+                ),
             }
             attempt += 1;
         }
     }
 
-    async fn attempt(&self, model: &Model, asked: &Asked, avoid: &mut Vec<Arc<Backend>>) -> Result<Begun, Missed> {
+    async fn attempt(
+        &self,
+        model: &Model,
+        asked: &Asked,
+        avoid: &mut Vec<Arc<Backend>>,
+    ) -> Result<Begun, Missed> {
         let tokens = asked.prompt_tokens;
         let route = model.route(tokens, avoid).await.map_err(Missed::GiveUp)?;
         let prefill = match route {
-            Route::Whole(place) => return self.answer(place, asked, asked.headers.clone(), asked.body.clone(), avoid).await,
+            Route::Whole(place) => {
+                return self
+                    .answer(
+                        place,
+                        asked,
+                        asked.headers.clone(),
+                        asked.body.clone(),
+                        avoid,
+                    )
+                    .await;
+            }
             Route::Split(place) => place,
         };
         let kv_transfer = match self.prefill(prefill, asked, avoid).await? {
             Prompt::Done(kv_transfer) => kv_transfer,
             Prompt::Refused(begun) => return Ok(*begun),
         };
-        let decode = model.route_answer(tokens, avoid).await.map_err(Missed::GiveUp)?;
+        let decode = model
+            .route_answer(tokens, avoid)
+            .await
+            .map_err(Missed::GiveUp)?;
         let mut headers = asked.headers.clone();
         // The prefix is cached where the prompt was worked off, not here.
         headers.remove(CACHED_TOKENS_HEADER);
         let body = match kv_transfer {
-            Some(kv_transfer) => rewrite::for_decode(&asked.body, &kv_transfer).map_err(Missed::GiveUp)?.into(),
+            Some(kv_transfer) => rewrite::for_decode(&asked.body, &kv_transfer)
+                .map_err(Missed::GiveUp)?
+                .into(),
             None => asked.body.clone(),
         };
         self.answer(decode, asked, headers, body, avoid).await
     }
 
     /// Has the prompt worked off.
-    async fn prefill(&self, place: Place, asked: &Asked, avoid: &mut Vec<Arc<Backend>>) -> Result<Prompt, Missed> {
+    async fn prefill(
+        &self,
+        place: Place,
+        asked: &Asked,
+        avoid: &mut Vec<Arc<Backend>>,
+    ) -> Result<Prompt, Missed> {
         let body = rewrite::for_prefill(&asked.body).map_err(Missed::GiveUp)?;
-        let asked = Asked { headers: asked.headers.clone(), body: body.into(), stream: false, ..*asked };
+        let asked = Asked {
+            headers: asked.headers.clone(),
+            body: body.into(),
+            stream: false,
+            ..*asked
+        };
         let (headers, body) = (asked.headers.clone(), asked.body.clone());
         let begun = self.answer(place, &asked, headers, body, avoid).await?;
         if !begun.status.is_success() {
@@ -130,12 +165,15 @@ impl Forwarder {
         match rewrite::kv_transfer_of(&begun.body) {
             Ok(Some(kv_transfer)) => Ok(Prompt::Done(Some(kv_transfer))),
             Ok(None) => {
-                warn!(engine, "a prefill engine kept no KV; the decode engine computes the prompt again");
+                warn!(
+                    engine,
+                    "a prefill engine kept no KV; the decode engine computes the prompt again"
+                );
                 Ok(Prompt::Done(None))
             }
-            Err(error) => {
-                Err(Missed::GiveUp(ApiError::bad_gateway(format!("prefill engine {engine} answered no JSON: {error}"))))
-            }
+            Err(error) => Err(Missed::GiveUp(ApiError::bad_gateway(format!(
+                "prefill engine {engine} answered no JSON: {error}"
+            )))),
         }
     }
 
@@ -157,14 +195,27 @@ impl Forwarder {
             let message = format!("engine {} {what}", backend.name);
             Missed::TryAnother(ApiError::unavailable(message, 1))
         };
-        let uri = format!("http://{}{}{}", backend.url.authority(), backend.url.path, asked.endpoint.path());
+        let uri = format!(
+            "http://{}{}{}",
+            backend.url.authority(),
+            backend.url.path,
+            asked.endpoint.path()
+        );
         let mut request = Request::post(uri).body(Full::new(body)).map_err(|error| {
-            Missed::GiveUp(ApiError::bad_gateway(format!("engine {} has no usable address: {error}", backend.name)))
+            Missed::GiveUp(ApiError::bad_gateway(format!(
+                "engine {} has no usable address: {error}",
+                backend.name
+            )))
         })?;
         *request.headers_mut() = end_to_end(headers);
         let response = match self.client.request(request).await {
             Ok(response) => response,
-            Err(error) => return Err(failed(format!("could not be reached: {}", cause(&error)), true)),
+            Err(error) => {
+                return Err(failed(
+                    format!("could not be reached: {}", cause(&error)),
+                    true,
+                ));
+            }
         };
         let (head, mut incoming) = response.into_parts();
         if head.status == StatusCode::SERVICE_UNAVAILABLE {
@@ -173,14 +224,32 @@ impl Forwarder {
         let headers = end_to_end(head.headers);
         if asked.stream && head.status.is_success() {
             return match first_part(&mut incoming).await {
-                Ok(Some(body)) => Ok(Begun { status: head.status, headers, body, rest: Some(incoming), place }),
+                Ok(Some(body)) => Ok(Begun {
+                    status: head.status,
+                    headers,
+                    body,
+                    rest: Some(incoming),
+                    place,
+                }),
                 Ok(None) => Err(failed("ended its answer before it began".to_owned(), true)),
-                Err(error) => Err(failed(format!("broke off before its first token: {}", cause(&error)), true)),
+                Err(error) => Err(failed(
+                    format!("broke off before its first token: {}", cause(&error)),
+                    true,
+                )),
             };
         }
         match Limited::new(incoming, ANSWER_LIMIT).collect().await {
-            Ok(body) => Ok(Begun { status: head.status, headers, body: body.to_bytes(), rest: None, place }),
-            Err(error) => Err(failed(format!("broke off its answer: {}", cause(error.as_ref())), true)),
+            Ok(body) => Ok(Begun {
+                status: head.status,
+                headers,
+                body: body.to_bytes(),
+                rest: None,
+                place,
+            }),
+            Err(error) => Err(failed(
+                format!("broke off its answer: {}", cause(error.as_ref())),
+                true,
+            )),
         }
     }
 }

@@ -16,16 +16,20 @@ use crate::openai::Endpoint;
 use crate::serve::arguments::Role;
 
 const FIRST_TOKEN: &[f64] = &[
-    0.0, 0.0022, 0.0047, 0.01, 0.022, 0.047, 0.1, 0.22, 0.47, 1.0, 2.2, 4.7, 10.0, 22.0, 48.0, 100.0, 220.0, 480.0,
+    0.0, 0.0022, 0.0047, 0.01, 0.022, 0.047, 0.1, 0.22, 0.47, 1.0, 2.2, 4.7, 10.0, 22.0, 48.0,
+    100.0, 220.0, 480.0,
 ];
 const TOKEN: &[f64] = &[
-    0.0, 0.0018, 0.0033, 0.0059, 0.011, 0.02, 0.035, 0.064, 0.12, 0.21, 0.38, 0.69, 1.2, 2.3, 4.1, 7.4, 13.0, 24.0,
-    44.0, 80.0,
+    0.0, 0.0018, 0.0033, 0.0059, 0.011, 0.02, 0.035, 0.064, 0.12, 0.21, 0.38, 0.69, 1.2, 2.3, 4.1,
+    7.4, 13.0, 24.0, 44.0, 80.0,
 ];
 const REQUEST: &[f64] = &[0.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 130.0, 260.0, 510.0];
-const INPUT: &[f64] =
-    &[0.0, 100.0, 210.0, 430.0, 870.0, 1800.0, 3600.0, 7400.0, 15000.0, 31000.0, 63000.0, 130_000.0];
-const OUTPUT: &[f64] = &[0.0, 100.0, 210.0, 430.0, 880.0, 1800.0, 3700.0, 7600.0, 16000.0, 32000.0];
+const INPUT: &[f64] = &[
+    0.0, 100.0, 210.0, 430.0, 870.0, 1800.0, 3600.0, 7400.0, 15000.0, 31000.0, 63000.0, 130_000.0,
+];
+const OUTPUT: &[f64] = &[
+    0.0, 100.0, 210.0, 430.0, 880.0, 1800.0, 3700.0, 7600.0, 16000.0, 32000.0,
+];
 
 /// What is counted for one model.
 #[derive(Debug)]
@@ -129,13 +133,21 @@ impl ModelMetrics {
 
     /// `tokens` came together, `gap` after the ones before: that many gaps of equal parts.
     pub(crate) fn tokens(&self, tokens: u32, gap: Duration) {
-        self.output_tokens.fetch_add(tokens.into(), Ordering::Relaxed);
+        self.output_tokens
+            .fetch_add(tokens.into(), Ordering::Relaxed);
         let each = gap.as_secs_f64() / f64::from(tokens.max(1));
         self.counted.lock().token.observe_times(each, tokens.into());
     }
 
     /// `cached`: prompt tokens from a cache, where the engine said so.
-    pub(crate) fn ended(&self, kind: Kind, outcome: Outcome, after: Duration, made: u32, cached: Option<u32>) {
+    pub(crate) fn ended(
+        &self,
+        kind: Kind,
+        outcome: Outcome,
+        after: Duration,
+        made: u32,
+        cached: Option<u32>,
+    ) {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
         let mut counted = self.counted.lock();
         *counted.ended.entry((kind, outcome)).or_default() += 1;
@@ -151,26 +163,72 @@ impl ModelMetrics {
 
 /// The body, with families and models in order of their names.
 pub(crate) fn render(models: &Models) -> String {
-    let mut page = Page { text: Text::new(Numbers::Rust), models: Vec::new() };
-    page.models = models.values().map(|model| (format!("model=\"{}\"", escape(&model.name)), model.as_ref())).collect();
-    page.gauge("dynamo_frontend_active_requests", "Requests being handled.", in_flight);
-    page.histogram("dynamo_frontend_cached_tokens", "Prompt tokens from a cache.", |counted| &counted.cached);
+    let mut page = Page {
+        text: Text::new(Numbers::Rust),
+        models: Vec::new(),
+    };
+    page.models = models
+        .values()
+        .map(|model| (format!("model=\"{}\"", escape(&model.name)), model.as_ref()))
+        .collect();
+    page.gauge(
+        "dynamo_frontend_active_requests",
+        "Requests being handled.",
+        in_flight,
+    );
+    page.histogram(
+        "dynamo_frontend_cached_tokens",
+        "Prompt tokens from a cache.",
+        |counted| &counted.cached,
+    );
     page.disconnected();
-    page.gauge("dynamo_frontend_inflight_requests", "Requests accepted and not ended.", in_flight);
-    page.histogram("dynamo_frontend_input_sequence_tokens", "Prompt tokens, at arrival.", |counted| &counted.input);
-    page.histogram("dynamo_frontend_inter_token_latency_seconds", "Time between tokens.", |counted| &counted.token);
-    page.gauge("dynamo_frontend_model_ready", "Whether a request could be sent off now.", |model| model.is_ready().into());
-    page.histogram("dynamo_frontend_output_sequence_tokens", "Tokens of an answer.", |counted| &counted.output);
-    page.counter("dynamo_frontend_output_tokens_total", "Tokens of answers, as they come.", |model| {
-        model.metrics.output_tokens.load(Ordering::Relaxed)
-    });
-    page.gauge("dynamo_frontend_queued_requests", "Requests without a first token.", |model| {
-        model.metrics.queued.load(Ordering::Relaxed)
-    });
-    page.histogram("dynamo_frontend_request_duration_seconds", "Time from arrival to end.", |counted| &counted.duration);
+    page.gauge(
+        "dynamo_frontend_inflight_requests",
+        "Requests accepted and not ended.",
+        in_flight,
+    );
+    page.histogram(
+        "dynamo_frontend_input_sequence_tokens",
+        "Prompt tokens, at arrival.",
+        |counted| &counted.input,
+    );
+    page.histogram(
+        "dynamo_frontend_inter_token_latency_seconds",
+        "Time between tokens.",
+        |counted| &counted.token,
+    );
+    page.gauge(
+        "dynamo_frontend_model_ready",
+        "Whether a request could be sent off now.",
+        |model| model.is_ready().into(),
+    );
+    page.histogram(
+        "dynamo_frontend_output_sequence_tokens",
+        "Tokens of an answer.",
+        |counted| &counted.output,
+    );
+    page.counter(
+        "dynamo_frontend_output_tokens_total",
+        "Tokens of answers, as they come.",
+        |model| model.metrics.output_tokens.load(Ordering::Relaxed),
+    );
+    page.gauge(
+        "dynamo_frontend_queued_requests",
+        "Requests without a first token.",
+        |model| model.metrics.queued.load(Ordering::Relaxed),
+    );
+    page.histogram(
+        "dynamo_frontend_request_duration_seconds",
+        "Time from arrival to end.",
+        |counted| &counted.duration,
+    );
     page.started();
     page.ended();
-    page.histogram("dynamo_frontend_time_to_first_token_seconds", "Time to the first token.", |counted| &counted.first_token);
+    page.histogram(
+        "dynamo_frontend_time_to_first_token_seconds",
+        "Time to the first token.",
+        |counted| &counted.first_token,
+    );
     page.own();
     page.text.finish()
 }
@@ -206,15 +264,27 @@ impl Page<'_> {
             let counted = model.metrics.counted.lock();
             let histogram = pick(&counted);
             let cumulative: Vec<u64> = histogram.cumulative().collect();
-            let buckets = Buckets { bounds: histogram.bounds(), cumulative: &cumulative, sum: histogram.sum() };
+            let buckets = Buckets {
+                bounds: histogram.bounds(),
+                cumulative: &cumulative,
+                sum: histogram.sum(),
+            };
             self.text.histogram(name, label, "", buckets);
         }
     }
 
     fn disconnected(&mut self) {
         let name = "dynamo_frontend_disconnected_clients";
-        self.text.family(name, "gauge", "Clients that went away before their answer was whole.");
-        let all: u64 = self.models.iter().map(|(_, model)| model.metrics.disconnected.load(Ordering::Relaxed)).sum();
+        self.text.family(
+            name,
+            "gauge",
+            "Clients that went away before their answer was whole.",
+        );
+        let all: u64 = self
+            .models
+            .iter()
+            .map(|(_, model)| model.metrics.disconnected.load(Ordering::Relaxed))
+            .sum();
         self.text.sample(name, "", all as f64);
     }
 
@@ -224,7 +294,8 @@ impl Page<'_> {
         for (label, model) in &self.models {
             for (kind, count) in &model.metrics.counted.lock().started {
                 let (endpoint, request_type) = kind.labels();
-                let labels = format!("endpoint=\"{endpoint}\",{label},request_type=\"{request_type}\"");
+                let labels =
+                    format!("endpoint=\"{endpoint}\",{label},request_type=\"{request_type}\"");
                 self.text.sample(name, &labels, *count as f64);
             }
         }
@@ -235,7 +306,8 @@ impl Page<'_> {
         self.text.family(name, "counter", "Requests that ended.");
         for (label, model) in &self.models {
             for ((kind, outcome), count) in &model.metrics.counted.lock().ended {
-                let ((endpoint, request_type), (error_type, status)) = (kind.labels(), outcome.labels());
+                let ((endpoint, request_type), (error_type, status)) =
+                    (kind.labels(), outcome.labels());
                 let labels = format!(
                     "endpoint=\"{endpoint}\",error_type=\"{error_type}\",{label},request_type=\"{request_type}\",status=\"{status}\""
                 );
@@ -247,17 +319,28 @@ impl Page<'_> {
     /// What the imitated frontend has no name for.
     fn own(&mut self) {
         let name = "coppice_gateway_held_requests";
-        self.text.family(name, "gauge", "Requests that wait because no engine is ready.");
+        self.text.family(
+            name,
+            "gauge",
+            "Requests that wait because no engine is ready.",
+        );
         for (label, model) in &self.models {
             self.text.sample(name, label, model.held() as f64);
         }
         let name = "coppice_gateway_engines";
-        self.text.family(name, "gauge", "Engines that requests can be sent to.");
+        self.text
+            .family(name, "gauge", "Engines that requests can be sent to.");
         for (label, model) in &self.models {
-            for (role, role_name) in
-                [(Role::Aggregated, "aggregated"), (Role::Prefill, "prefill"), (Role::Decode, "decode")]
-            {
-                self.text.sample(name, &format!("{label},role=\"{role_name}\""), model.engines(role) as f64);
+            for (role, role_name) in [
+                (Role::Aggregated, "aggregated"),
+                (Role::Prefill, "prefill"),
+                (Role::Decode, "decode"),
+            ] {
+                self.text.sample(
+                    name,
+                    &format!("{label},role=\"{role_name}\""),
+                    model.engines(role) as f64,
+                );
             }
         }
     }

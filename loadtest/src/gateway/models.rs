@@ -68,7 +68,11 @@ impl Model {
     }
 
     /// Sets a role's engines, by name.
-    pub(crate) fn set(&self, role: Role, engines: &BTreeMap<String, crate::drive::target::BaseUrl>) {
+    pub(crate) fn set(
+        &self,
+        role: Role,
+        engines: &BTreeMap<String, crate::drive::target::BaseUrl>,
+    ) {
         self.pool(role).set(engines);
         self.changed.notify_waiters();
     }
@@ -91,7 +95,11 @@ impl Model {
     /// Chooses where a request begins; waits while nothing is ready.
     ///
     /// Prefill and decode engines come before aggregated ones.
-    pub(crate) async fn route(&self, prompt_tokens: u32, avoid: &[Arc<Backend>]) -> Result<Route, ApiError> {
+    pub(crate) async fn route(
+        &self,
+        prompt_tokens: u32,
+        avoid: &[Arc<Backend>],
+    ) -> Result<Route, ApiError> {
         self.wait_for(|| {
             if !self.decode.is_empty()
                 && let Some(place) = self.prefill.take(prompt_tokens, avoid)
@@ -104,8 +112,13 @@ impl Model {
     }
 
     /// Chooses who makes the answer to a prompt that has been worked off; waits while nothing is ready.
-    pub(crate) async fn route_answer(&self, prompt_tokens: u32, avoid: &[Arc<Backend>]) -> Result<Place, ApiError> {
-        self.wait_for(|| self.decode.take(prompt_tokens, avoid)).await
+    pub(crate) async fn route_answer(
+        &self,
+        prompt_tokens: u32,
+        avoid: &[Arc<Backend>],
+    ) -> Result<Place, ApiError> {
+        self.wait_for(|| self.decode.take(prompt_tokens, avoid))
+            .await
     }
 
     async fn wait_for<T>(&self, mut choose: impl FnMut() -> Option<T>) -> Result<T, ApiError> {
@@ -122,7 +135,10 @@ impl Model {
             if tokio::time::timeout_at(deadline, changed).await.is_err() {
                 let waited = self.hold.timeout.as_secs_f64();
                 return Err(ApiError::unavailable(
-                    format!("no engine of model {:?} became ready within {waited} s", self.name),
+                    format!(
+                        "no engine of model {:?} became ready within {waited} s",
+                        self.name
+                    ),
                     self.retry_after(),
                 ));
             }
@@ -162,11 +178,25 @@ mod tests {
     use super::*;
 
     fn model(seconds: u64, requests: usize) -> Arc<Model> {
-        Arc::new(Model::new("m", Hold { timeout: Duration::from_secs(seconds), requests }))
+        Arc::new(Model::new(
+            "m",
+            Hold {
+                timeout: Duration::from_secs(seconds),
+                requests,
+            },
+        ))
     }
 
     fn engines(names: &[&str]) -> BTreeMap<String, crate::drive::target::BaseUrl> {
-        names.iter().map(|name| ((*name).to_owned(), format!("http://{name}").parse().unwrap())).collect()
+        names
+            .iter()
+            .map(|name| {
+                (
+                    (*name).to_owned(),
+                    format!("http://{name}").parse().unwrap(),
+                )
+            })
+            .collect()
     }
 
     #[tokio::test(start_paused = true)]
@@ -190,7 +220,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn waiting_ends_with_the_timeout_and_a_time_to_try_again() {
         let error = model(10, 10).route(1, &[]).await.unwrap_err();
-        assert_eq!((error.status.as_u16(), error.retry_after_seconds), (503, Some(10)));
+        assert_eq!(
+            (error.status.as_u16(), error.retry_after_seconds),
+            (503, Some(10))
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -202,7 +235,11 @@ mod tests {
         };
         tokio::time::sleep(Duration::from_secs(1)).await;
         let error = model.route(1, &[]).await.unwrap_err();
-        assert!(error.message.contains("1 requests wait already"), "{}", error.message);
+        assert!(
+            error.message.contains("1 requests wait already"),
+            "{}",
+            error.message
+        );
         assert_eq!(model.held(), 1);
         model.set(Role::Aggregated, &engines(&["a"]));
         assert!(waiting.await.unwrap());
@@ -212,10 +249,19 @@ mod tests {
     async fn split_serving_comes_first() {
         let model = model(1, 1);
         model.set(Role::Aggregated, &engines(&["a"]));
-        assert!(matches!(model.route(1, &[]).await.unwrap(), Route::Whole(_)));
+        assert!(matches!(
+            model.route(1, &[]).await.unwrap(),
+            Route::Whole(_)
+        ));
         model.set(Role::Prefill, &engines(&["p"]));
-        assert!(matches!(model.route(1, &[]).await.unwrap(), Route::Whole(_)));
+        assert!(matches!(
+            model.route(1, &[]).await.unwrap(),
+            Route::Whole(_)
+        ));
         model.set(Role::Decode, &engines(&["d"]));
-        assert!(matches!(model.route(1, &[]).await.unwrap(), Route::Split(_)));
+        assert!(matches!(
+            model.route(1, &[]).await.unwrap(),
+            Route::Split(_)
+        ));
     }
 }

@@ -57,18 +57,23 @@ pub(crate) struct Place {
 
 impl Pool {
     pub(crate) fn new(weigh: Weigh) -> Self {
-        Self { weigh, inner: Mutex::default() }
+        Self {
+            weigh,
+            inner: Mutex::default(),
+        }
     }
 
     /// Sets the engines to these, by name. One that stays keeps its counts; requests on one that goes are not touched.
     pub(crate) fn set(&self, wanted: &BTreeMap<String, BaseUrl>) {
         let mut inner = self.inner.lock();
-        inner.backends.retain(|backend| {
-            wanted.get(&backend.name) == Some(&backend.url)
-        });
+        inner
+            .backends
+            .retain(|backend| wanted.get(&backend.name) == Some(&backend.url));
         for (name, url) in wanted {
             if !inner.backends.iter().any(|backend| backend.name == *name) {
-                inner.backends.push(Arc::new(Backend::new(name.clone(), url.clone())));
+                inner
+                    .backends
+                    .push(Arc::new(Backend::new(name.clone(), url.clone())));
             }
         }
     }
@@ -100,7 +105,9 @@ impl Pool {
             (avoided || backend.is_suspect(now), load)
         };
         let turn = inner.turn;
-        let backend = (0..count).map(|offset| &inner.backends[(turn + offset) % count]).min_by_key(|backend| cost(backend))?;
+        let backend = (0..count)
+            .map(|offset| &inner.backends[(turn + offset) % count])
+            .min_by_key(|backend| cost(backend))?;
         Some(Place::on(backend, prompt_tokens))
     }
 }
@@ -129,8 +136,13 @@ impl Backend {
 impl Place {
     fn on(backend: &Arc<Backend>, prompt_tokens: u32) -> Self {
         backend.requests.fetch_add(1, Ordering::Relaxed);
-        backend.prompt_tokens.fetch_add(prompt_tokens.into(), Ordering::Relaxed);
-        Self { backend: Arc::clone(backend), prompt_tokens }
+        backend
+            .prompt_tokens
+            .fetch_add(prompt_tokens.into(), Ordering::Relaxed);
+        Self {
+            backend: Arc::clone(backend),
+            prompt_tokens,
+        }
     }
 
     pub(crate) fn backend(&self) -> &Arc<Backend> {
@@ -141,7 +153,9 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         self.backend.requests.fetch_sub(1, Ordering::Relaxed);
-        self.backend.prompt_tokens.fetch_sub(self.prompt_tokens.into(), Ordering::Relaxed);
+        self.backend
+            .prompt_tokens
+            .fetch_sub(self.prompt_tokens.into(), Ordering::Relaxed);
     }
 }
 
@@ -156,7 +170,15 @@ mod tests {
     }
 
     fn wanted(names: &[&str]) -> BTreeMap<String, BaseUrl> {
-        names.iter().map(|name| ((*name).to_owned(), format!("http://{name}:8000").parse().unwrap())).collect()
+        names
+            .iter()
+            .map(|name| {
+                (
+                    (*name).to_owned(),
+                    format!("http://{name}:8000").parse().unwrap(),
+                )
+            })
+            .collect()
     }
 
     fn name(place: &Place) -> &str {
@@ -168,7 +190,10 @@ mod tests {
         let pool = pool(Weigh::Requests, &["a", "b", "c"]);
         let places: Vec<_> = (0..9).map(|_| pool.take(1, &[]).unwrap()).collect();
         for backend in ["a", "b", "c"] {
-            assert_eq!(places.iter().filter(|place| name(place) == backend).count(), 3);
+            assert_eq!(
+                places.iter().filter(|place| name(place) == backend).count(),
+                3
+            );
         }
         let mut places = places;
         places.retain(|place| name(place) != "b");
@@ -192,7 +217,11 @@ mod tests {
         suspect.suspect();
         drop(first);
         let places: Vec<_> = (0..4).map(|_| pool.take(1, &[]).unwrap()).collect();
-        assert!(places.iter().all(|place| !Arc::ptr_eq(place.backend(), &suspect)));
+        assert!(
+            places
+                .iter()
+                .all(|place| !Arc::ptr_eq(place.backend(), &suspect))
+        );
         tokio::time::advance(SUSPECT_FOR).await;
         assert!(Arc::ptr_eq(pool.take(1, &[]).unwrap().backend(), &suspect));
     }

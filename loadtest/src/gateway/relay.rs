@@ -41,7 +41,14 @@ struct Seen {
 
 impl Relay {
     pub(crate) fn new(first: Bytes, rest: Incoming, place: Place, track: Track) -> Self {
-        Self { first: Some(first), rest, place, track: Some(track), events: Events::default(), seen: Seen::default() }
+        Self {
+            first: Some(first),
+            rest,
+            place,
+            track: Some(track),
+            events: Events::default(),
+            seen: Seen::default(),
+        }
     }
 
     fn count(&mut self, part: &[u8]) {
@@ -63,7 +70,11 @@ impl Relay {
             }
         }
         if self.seen.is_done {
-            self.end(if self.seen.is_error { Outcome::Internal } else { Outcome::Success });
+            self.end(if self.seen.is_error {
+                Outcome::Internal
+            } else {
+                Outcome::Success
+            });
         }
     }
 

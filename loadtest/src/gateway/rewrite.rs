@@ -26,7 +26,11 @@ pub(crate) fn for_prefill(body: &[u8]) -> Result<Vec<u8>, ApiError> {
         for member in ["stream_options", "min_tokens", "max_completion_tokens"] {
             members.remove(member);
         }
-        Ok(vec![("stream", "false"), ("max_tokens", "1"), (KV_TRANSFER, KEEP)])
+        Ok(vec![
+            ("stream", "false"),
+            ("max_tokens", "1"),
+            (KV_TRANSFER, KEEP),
+        ])
     })
 }
 
@@ -55,15 +59,18 @@ fn with_members<'a>(
     body: &'a [u8],
     change: impl FnOnce(&mut Members<'a>) -> Result<Vec<(&'static str, &'a str)>, ApiError>,
 ) -> Result<Vec<u8>, ApiError> {
-    let mut members: Members<'a> = serde_json::from_slice(body)
-        .map_err(|error| ApiError::bad_request("body", format!("the request is not valid: {error}")))?;
+    let mut members: Members<'a> = serde_json::from_slice(body).map_err(|error| {
+        ApiError::bad_request("body", format!("the request is not valid: {error}"))
+    })?;
     let added = change(&mut members)?;
     let mut out = Vec::with_capacity(body.len() + 512);
     out.push(b'{');
     for (name, _) in &added {
         members.remove(*name);
     }
-    let kept = members.iter().map(|(name, value)| (name.as_ref(), value.get()));
+    let kept = members
+        .iter()
+        .map(|(name, value)| (name.as_ref(), value.get()));
     for (index, (name, value)) in added.into_iter().chain(kept).enumerate() {
         if index > 0 {
             out.push(b',');
@@ -87,7 +94,10 @@ mod tests {
         let body = br#"{"model":"m","prompt":"caf\u00e9","stream":true,"stream_options":{"include_usage":true},
             "max_completion_tokens":50,"min_tokens":5,"temperature":0.25,"a\"b":[1]}"#;
         let rewritten = for_prefill(body).unwrap();
-        assert!(String::from_utf8_lossy(&rewritten).contains(r"caf\u00e9"), "untouched members keep their bytes");
+        assert!(
+            String::from_utf8_lossy(&rewritten).contains(r"caf\u00e9"),
+            "untouched members keep their bytes"
+        );
         let value: Value = serde_json::from_slice(&rewritten).unwrap();
         assert_eq!(
             value,
@@ -98,14 +108,19 @@ mod tests {
 
     #[test]
     fn decode_is_told_where_the_kv_is() {
-        let answer = br#"{"id":"x","kv_transfer_params":{"do_remote_prefill":true,"remote_port":8000}}"#;
+        let answer =
+            br#"{"id":"x","kv_transfer_params":{"do_remote_prefill":true,"remote_port":8000}}"#;
         let transfer = kv_transfer_of(answer).unwrap().unwrap();
         let body = br#"{"prompt":"a","max_tokens":9,"stream":true,"kv_transfer_params":null}"#;
         let value: Value = serde_json::from_slice(&for_decode(body, &transfer).unwrap()).unwrap();
         let expected = json!({"prompt": "a", "max_tokens": 9, "stream": true,
             "kv_transfer_params": {"do_remote_prefill": true, "remote_port": 8000}});
         assert_eq!(value, expected);
-        assert!(kv_transfer_of(br#"{"kv_transfer_params":null}"#).unwrap().is_none());
+        assert!(
+            kv_transfer_of(br#"{"kv_transfer_params":null}"#)
+                .unwrap()
+                .is_none()
+        );
     }
 
     #[test]

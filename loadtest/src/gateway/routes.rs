@@ -42,12 +42,24 @@ pub(crate) fn router(gateway: Arc<Gateway>, readiness: Readiness) -> Router {
         .merge(coppice_runtime::health::router(readiness, Reasons::Shown))
 }
 
-async fn completions(State(gateway): State<Arc<Gateway>>, headers: HeaderMap, body: Bytes) -> Response {
-    gateway.generation(Endpoint::Completions, headers, body).await
+async fn completions(
+    State(gateway): State<Arc<Gateway>>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    gateway
+        .generation(Endpoint::Completions, headers, body)
+        .await
 }
 
-async fn chat_completions(State(gateway): State<Arc<Gateway>>, headers: HeaderMap, body: Bytes) -> Response {
-    gateway.generation(Endpoint::ChatCompletions, headers, body).await
+async fn chat_completions(
+    State(gateway): State<Arc<Gateway>>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    gateway
+        .generation(Endpoint::ChatCompletions, headers, body)
+        .await
 }
 
 impl Gateway {
@@ -60,13 +72,26 @@ impl Gateway {
             let served: Vec<&str> = self.models.keys().map(String::as_str).collect();
             return ApiError::unknown_model(&request.model, &served.join(", ")).into_response();
         };
-        let kind = Kind { endpoint, stream: request.stream };
+        let kind = Kind {
+            endpoint,
+            stream: request.stream,
+        };
         let track = Track::begin(Arc::clone(model), kind, request.prompt_tokens);
-        let asked = Asked { endpoint, headers, body, prompt_tokens: request.prompt_tokens, stream: request.stream };
+        let asked = Asked {
+            endpoint,
+            headers,
+            body,
+            prompt_tokens: request.prompt_tokens,
+            stream: request.stream,
+        };
         match self.forwarder.begin(model, &asked).await {
             Ok(begun) => respond(begun, track),
             Err(error) => {
-                track.end(if error.status.is_client_error() { Outcome::Validation } else { Outcome::Unavailable });
+                track.end(if error.status.is_client_error() {
+                    Outcome::Validation
+                } else {
+                    Outcome::Unavailable
+                });
                 error.into_response()
             }
         }
@@ -82,7 +107,13 @@ impl Gateway {
 }
 
 fn respond(begun: Begun, mut track: Track) -> Response {
-    let Begun { status, mut headers, body, rest, place } = begun;
+    let Begun {
+        status,
+        mut headers,
+        body,
+        rest,
+        place,
+    } = begun;
     let engine = HeaderName::from_static(ENGINE_HEADER);
     if !headers.contains_key(&engine)
         && let Ok(name) = HeaderValue::from_str(&place.backend().name)
@@ -98,7 +129,11 @@ fn respond(begun: Begun, mut track: Track) -> Response {
                 track.usage(usage);
                 track.end(Outcome::Success);
             } else {
-                track.end(if status.is_client_error() { Outcome::Validation } else { Outcome::Internal });
+                track.end(if status.is_client_error() {
+                    Outcome::Validation
+                } else {
+                    Outcome::Internal
+                });
             }
             Body::from(body)
         }
@@ -115,7 +150,9 @@ fn usage_of(answer: &[u8]) -> Usage {
         #[serde(default)]
         usage: Usage,
     }
-    serde_json::from_slice::<Answer>(answer).map(|answer| answer.usage).unwrap_or_default()
+    serde_json::from_slice::<Answer>(answer)
+        .map(|answer| answer.usage)
+        .unwrap_or_default()
 }
 
 async fn models(State(gateway): State<Arc<Gateway>>) -> axum::Json<Value> {
@@ -126,11 +163,23 @@ async fn models(State(gateway): State<Arc<Gateway>>) -> axum::Json<Value> {
 }
 
 async fn health(State(gateway): State<Arc<Gateway>>) -> (StatusCode, axum::Json<Value>) {
-    let ready: Vec<&String> = gateway.models.iter().filter(|(_, model)| model.is_ready()).map(|(name, _)| name).collect();
-    (StatusCode::OK, axum::Json(json!({"status": "healthy", "ready_models": ready})))
+    let ready: Vec<&String> = gateway
+        .models
+        .iter()
+        .filter(|(_, model)| model.is_ready())
+        .map(|(name, _)| name)
+        .collect();
+    (
+        StatusCode::OK,
+        axum::Json(json!({"status": "healthy", "ready_models": ready})),
+    )
 }
 
 async fn metrics_text(State(gateway): State<Arc<Gateway>>) -> Response {
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-    ([(header::CONTENT_TYPE, kind)], metrics::render(&gateway.models)).into_response()
+    (
+        [(header::CONTENT_TYPE, kind)],
+        metrics::render(&gateway.models),
+    )
+        .into_response()
 }

@@ -25,7 +25,15 @@ impl Track {
     /// Counts the arrival.
     pub(crate) fn begin(model: Arc<Model>, kind: Kind, prompt_tokens: u32) -> Self {
         model.metrics.arrived(kind, prompt_tokens);
-        Self { model, kind, arrived: Instant::now(), last_token: None, made: 0, cached: None, is_over: false }
+        Self {
+            model,
+            kind,
+            arrived: Instant::now(),
+            last_token: None,
+            made: 0,
+            cached: None,
+            is_over: false,
+        }
     }
 
     /// Tokens have come.
@@ -40,7 +48,9 @@ impl Track {
             // Gaps between tokens that came together at first, or all at once, are not known.
             None => {
                 metrics.first_token(now - self.arrived);
-                metrics.output_tokens.fetch_add(tokens.into(), Ordering::Relaxed);
+                metrics
+                    .output_tokens
+                    .fetch_add(tokens.into(), Ordering::Relaxed);
             }
         }
         self.made += tokens;
@@ -51,7 +61,10 @@ impl Track {
     pub(crate) fn usage(&mut self, usage: Usage) {
         let missed = usage.completion_tokens.saturating_sub(self.made);
         if missed > 0 {
-            self.model.metrics.output_tokens.fetch_add(missed.into(), Ordering::Relaxed);
+            self.model
+                .metrics
+                .output_tokens
+                .fetch_add(missed.into(), Ordering::Relaxed);
             self.made += missed;
         }
         self.cached = Some(usage.prompt_tokens_details.cached_tokens);
@@ -73,7 +86,13 @@ impl Track {
         if outcome == Outcome::Cancelled {
             metrics.disconnected.fetch_add(1, Ordering::Relaxed);
         }
-        metrics.ended(self.kind, outcome, self.arrived.elapsed(), self.made, self.cached);
+        metrics.ended(
+            self.kind,
+            outcome,
+            self.arrived.elapsed(),
+            self.made,
+            self.cached,
+        );
     }
 }
 

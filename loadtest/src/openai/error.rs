@@ -54,7 +54,12 @@ impl ApiError {
     /// Whoever should have served the request failed.
     #[must_use]
     pub fn bad_gateway(message: impl Into<String>) -> Self {
-        Self { status: StatusCode::BAD_GATEWAY, message: message.into(), param: None, retry_after_seconds: None }
+        Self {
+            status: StatusCode::BAD_GATEWAY,
+            message: message.into(),
+            param: None,
+            retry_after_seconds: None,
+        }
     }
 
     /// The error's name, as vLLM spells it.
@@ -87,7 +92,9 @@ impl IntoResponse for ApiError {
         let mut response = (self.status, self.body()).into_response();
         response.headers_mut().insert(header::CONTENT_TYPE, json);
         if let Some(seconds) = self.retry_after_seconds {
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+            response
+                .headers_mut()
+                .insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         response
     }

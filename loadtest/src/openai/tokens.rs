@@ -12,8 +12,10 @@ const BYTES_PER_TOKEN: usize = 6;
 /// Tokens of a text.
 #[must_use]
 pub fn of_text(text: &str) -> u32 {
-    let tokens: usize =
-        text.split_ascii_whitespace().map(|word| word.len().div_ceil(BYTES_PER_TOKEN)).sum();
+    let tokens: usize = text
+        .split_ascii_whitespace()
+        .map(|word| word.len().div_ceil(BYTES_PER_TOKEN))
+        .sum();
     u32::try_from(tokens).unwrap_or(u32::MAX)
 }
 
@@ -27,7 +29,9 @@ pub struct MessageTokens(pub u32);
 
 impl<'de> Deserialize<'de> for PromptTokens {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(PromptVisitor).map(|item| Self(item.tokens))
+        deserializer
+            .deserialize_any(PromptVisitor)
+            .map(|item| Self(item.tokens))
     }
 }
 
@@ -53,25 +57,39 @@ impl<'de> Visitor<'de> for PromptVisitor {
     }
 
     fn visit_str<E>(self, text: &str) -> Result<Item, E> {
-        Ok(Item { tokens: of_text(text), is_id: false })
+        Ok(Item {
+            tokens: of_text(text),
+            is_id: false,
+        })
     }
 
     fn visit_u64<E>(self, _id: u64) -> Result<Item, E> {
-        Ok(Item { tokens: 1, is_id: true })
+        Ok(Item {
+            tokens: 1,
+            is_id: true,
+        })
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Item, A::Error> {
         let Some(first) = items.next_element::<Item>()? else {
-            return Ok(Item { tokens: 0, is_id: false });
+            return Ok(Item {
+                tokens: 0,
+                is_id: false,
+            });
         };
         let mut tokens = first.tokens;
         while let Some(next) = items.next_element::<Item>()? {
             if !first.is_id || !next.is_id {
-                return Err(serde::de::Error::custom("several prompts in one request; send one request each"));
+                return Err(serde::de::Error::custom(
+                    "several prompts in one request; send one request each",
+                ));
             }
             tokens = tokens.saturating_add(1);
         }
-        Ok(Item { tokens, is_id: false })
+        Ok(Item {
+            tokens,
+            is_id: false,
+        })
     }
 }
 
@@ -79,9 +97,13 @@ impl<'de> Deserialize<'de> for MessageTokens {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let messages = Vec::<Message>::deserialize(deserializer)?;
         if messages.is_empty() {
-            return Err(serde::de::Error::custom("messages is empty, at least one is needed"));
+            return Err(serde::de::Error::custom(
+                "messages is empty, at least one is needed",
+            ));
         }
-        Ok(Self(messages.iter().fold(0, |tokens, message| tokens.saturating_add(message.content.0))))
+        Ok(Self(messages.iter().fold(0, |tokens, message| {
+            tokens.saturating_add(message.content.0)
+        })))
     }
 }
 
@@ -165,7 +187,8 @@ mod tests {
 
     #[test]
     fn messages_count_their_texts() {
-        let count = |json: &str| serde_json::from_str::<MessageTokens>(json).map(|messages| messages.0);
+        let count =
+            |json: &str| serde_json::from_str::<MessageTokens>(json).map(|messages| messages.0);
         let json = r#"[{"role": "system", "content": "be brief"}, {"role": "assistant", "content": null},
             {"role": "user", "content": [{"type": "text", "text": "a b c"}, {"type": "image_url", "image_url": {}}]}]"#;
         assert_eq!(count(json).unwrap(), 5);

@@ -102,14 +102,24 @@ fn y(place: f64) -> f64 {
 impl Chart {
     /// There is something to draw.
     pub(super) fn has_points(&self) -> bool {
-        self.lines.iter().any(|line| line.points.iter().any(|(_, value)| value.is_some()))
+        self.lines
+            .iter()
+            .any(|line| line.points.iter().any(|(_, value)| value.is_some()))
     }
 
     fn axis(&self) -> Axis {
-        let values = || self.lines.iter().flat_map(|line| line.points.iter().filter_map(|(_, value)| *value));
+        let values = || {
+            self.lines
+                .iter()
+                .flat_map(|line| line.points.iter().filter_map(|(_, value)| *value))
+        };
         // A limit far above everything would flatten what matters; it is then named but not drawn.
         let highest = values().fold(0.0, f64::max);
-        let limits = self.limits.iter().map(|(_, limit)| *limit).filter(|limit| *limit <= 3.0 * highest);
+        let limits = self
+            .limits
+            .iter()
+            .map(|(_, limit)| *limit)
+            .filter(|limit| *limit <= 3.0 * highest);
         match self.quantity {
             Quantity::Count => Axis::linear(values().chain(limits).fold(0.0, f64::max), true),
             Quantity::Rate => Axis::linear(values().chain(limits).fold(0.0, f64::max), false),
@@ -128,7 +138,10 @@ impl Chart {
     /// The chart's picture.
     pub(super) fn svg(&self, time_axis: &TimeAxis<'_>) -> String {
         let axis = self.axis();
-        let mut out = format!(r#"<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{}">"#, escape(&self.title));
+        let mut out = format!(
+            r#"<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{}">"#,
+            escape(&self.title)
+        );
         self.frame(&mut out, &axis, time_axis);
         for line in &self.lines {
             draw(&mut out, line, &axis, time_axis);
@@ -161,7 +174,13 @@ impl Chart {
                 clock(tick, time_axis.seconds)
             );
         }
-        let _infallible = write!(out, r#"<line class="axis" x1="{LEFT}" x2="{:.0}" y1="{:.0}" y2="{:.0}"/>"#, WIDTH - RIGHT, y(0.0), y(0.0));
+        let _infallible = write!(
+            out,
+            r#"<line class="axis" x1="{LEFT}" x2="{:.0}" y1="{:.0}" y2="{:.0}"/>"#,
+            WIDTH - RIGHT,
+            y(0.0),
+            y(0.0)
+        );
     }
 
     fn draw_limits(&self, out: &mut String, axis: &Axis) {
@@ -183,11 +202,24 @@ impl Chart {
         let top = axis.ticks.last().copied().unwrap_or(0.0);
         let mut out = String::from(r#"<p class="legend">"#);
         for line in &self.lines {
-            let _infallible = write!(out, r#"<span class="key {}"><i></i>{}</span>"#, line.look.class(), escape(&line.name));
+            let _infallible = write!(
+                out,
+                r#"<span class="key {}"><i></i>{}</span>"#,
+                line.look.class(),
+                escape(&line.name)
+            );
         }
         for (label, limit) in &self.limits {
-            let hidden = if *limit > top { " (above the chart)" } else { "" };
-            let _infallible = write!(out, r#"<span class="key limit"><i></i>{}{hidden}</span>"#, escape(label));
+            let hidden = if *limit > top {
+                " (above the chart)"
+            } else {
+                ""
+            };
+            let _infallible = write!(
+                out,
+                r#"<span class="key limit"><i></i>{}{hidden}</span>"#,
+                escape(label)
+            );
         }
         if axis.is_logarithmic() {
             out.push_str(r#"<span class="key">logarithmic scale</span>"#);
@@ -217,15 +249,28 @@ fn draw(out: &mut String, line: &Line, axis: &Axis, time_axis: &TimeAxis<'_>) {
         match stretch.as_slice() {
             [] => {}
             [(x, y)] => {
-                let _infallible = write!(out, r#"<circle class="line {}" cx="{x:.1}" cy="{y:.1}" r="1.5"/>"#, line.look.class());
+                let _infallible = write!(
+                    out,
+                    r#"<circle class="line {}" cx="{x:.1}" cy="{y:.1}" r="1.5"/>"#,
+                    line.look.class()
+                );
             }
             points => {
                 let path = path(points, line.steps);
                 if line.look == Look::There {
                     let (first, last) = (points[0].0, points[points.len() - 1].0);
-                    let _infallible = write!(out, r#"<path class="area" d="{path}L{last:.1} {:.1}L{first:.1} {:.1}Z"/>"#, y(0.0), y(0.0));
+                    let _infallible = write!(
+                        out,
+                        r#"<path class="area" d="{path}L{last:.1} {:.1}L{first:.1} {:.1}Z"/>"#,
+                        y(0.0),
+                        y(0.0)
+                    );
                 }
-                let _infallible = write!(out, r#"<path class="line {}" d="{path}"/>"#, line.look.class());
+                let _infallible = write!(
+                    out,
+                    r#"<path class="line {}" d="{path}"/>"#,
+                    line.look.class()
+                );
             }
         }
         stretch.clear();
@@ -263,14 +308,22 @@ fn events(out: &mut String, time_axis: &TimeAxis<'_>) {
     let mut marks: Vec<(f64, usize, usize)> = Vec::new();
     for (position, at) in time_axis.events.iter().enumerate() {
         let x = time_axis.x(*at);
-        let _infallible = write!(out, r#"<line class="event" x1="{x:.1}" x2="{x:.1}" y1="{TOP:.0}" y2="{:.0}"/>"#, y(0.0));
+        let _infallible = write!(
+            out,
+            r#"<line class="event" x1="{x:.1}" x2="{x:.1}" y1="{TOP:.0}" y2="{:.0}"/>"#,
+            y(0.0)
+        );
         match marks.last_mut() {
             Some((before, _, last)) if x - *before < 36.0 => *last = position + 1,
             _ => marks.push((x, position + 1, position + 1)),
         }
     }
     for (x, first, last) in marks {
-        let (text, width) = if first == last { (first.to_string(), 20.0) } else { (format!("{first}–{last}"), 34.0) };
+        let (text, width) = if first == last {
+            (first.to_string(), 20.0)
+        } else {
+            (format!("{first}–{last}"), 34.0)
+        };
         let _infallible = write!(
             out,
             r#"<rect class="event-mark" x="{:.1}" y="{:.0}" width="{width}" height="20" rx="10"/><text class="event-number" x="{x:.1}" y="{:.0}" dy="0.35em" text-anchor="middle">{text}</text>"#,

@@ -35,18 +35,31 @@ pub struct Args {
 ///
 /// # Errors
 /// What kept it from running, with its causes.
-#[expect(clippy::unused_async, reason = "awaited by main like the other sub-commands")]
+#[expect(
+    clippy::unused_async,
+    reason = "awaited by main like the other sub-commands"
+)]
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let report = Report {
         title: args.title,
-        runs: args.runs.iter().map(|path| read_run(path)).collect::<anyhow::Result<_>>()?,
+        runs: args
+            .runs
+            .iter()
+            .map(|path| read_run(path))
+            .collect::<anyhow::Result<_>>()?,
         timeline: args.timeline.as_deref().map(Timeline::read).transpose()?,
-        checks: args.checks.as_deref().map(read_checks).transpose()?.unwrap_or_default(),
+        checks: args
+            .checks
+            .as_deref()
+            .map(read_checks)
+            .transpose()?
+            .unwrap_or_default(),
     };
     match &args.output {
         None => print(&text::render(&report)),
         Some(path) => {
-            std::fs::write(path, html::render(&report)).with_context(|| format!("writing {}", path.display()))?;
+            std::fs::write(path, html::render(&report))
+                .with_context(|| format!("writing {}", path.display()))?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -60,15 +73,21 @@ fn print(text: &str) {
 fn read_run(path: &Path) -> anyhow::Result<RunSummary> {
     let shown = path.display();
     let text = std::fs::read_to_string(path).with_context(|| format!("reading the run {shown}"))?;
-    let run: RunSummary = serde_json::from_str(&text).with_context(|| format!("{shown} is not a result of coppice-loadtest drive --output"))?;
+    let run: RunSummary = serde_json::from_str(&text)
+        .with_context(|| format!("{shown} is not a result of coppice-loadtest drive --output"))?;
     if run.format != FORMAT {
-        bail!("{shown} has the format {:?}, and this program reads {FORMAT:?}: use the version that wrote it", run.format);
+        bail!(
+            "{shown} has the format {:?}, and this program reads {FORMAT:?}: use the version that wrote it",
+            run.format
+        );
     }
     Ok(run)
 }
 
 fn read_checks(path: &Path) -> anyhow::Result<Vec<Check>> {
     let shown = path.display();
-    let text = std::fs::read_to_string(path).with_context(|| format!("reading the checks {shown}"))?;
-    serde_json::from_str(&text).with_context(|| format!("{shown} is not a list of {{name, passed, detail}}"))
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("reading the checks {shown}"))?;
+    serde_json::from_str(&text)
+        .with_context(|| format!("{shown} is not a list of {{name, passed, detail}}"))
 }

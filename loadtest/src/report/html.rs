@@ -51,16 +51,36 @@ fn verdict(out: &mut String, report: &Report) {
     let (class, text) = if invalid > 0 {
         ("bad", "Not valid: the driver was not able to keep to the schedule, so the latencies below are partly its own.".to_owned())
     } else if failed > 0 {
-        ("bad", format!("Failed: {failed} of {} checks did not hold.", report.checks.len()))
+        (
+            "bad",
+            format!(
+                "Failed: {failed} of {} checks did not hold.",
+                report.checks.len()
+            ),
+        )
     } else if report.checks.is_empty() {
-        ("good", "Valid: the driver was on time, kept the rate and was short of nothing.".to_owned())
+        (
+            "good",
+            "Valid: the driver was on time, kept the rate and was short of nothing.".to_owned(),
+        )
     } else {
-        ("good", format!("Passed: all {} checks held, and the measurement is valid.", report.checks.len()))
+        (
+            "good",
+            format!(
+                "Passed: all {} checks held, and the measurement is valid.",
+                report.checks.len()
+            ),
+        )
     };
     let _infallible = writeln!(out, "<p class=\"verdict {class}\">{text}</p>");
     for run in &report.runs {
         for rule in run.validity.rules.iter().filter(|rule| !rule.kept) {
-            let _infallible = writeln!(out, "<p class=\"broken\"><b>{}</b>: {}.</p>", escape(&rule.name), escape(&rule.detail));
+            let _infallible = writeln!(
+                out,
+                "<p class=\"broken\"><b>{}</b>: {}.</p>",
+                escape(&rule.name),
+                escape(&rule.detail)
+            );
         }
     }
 }
@@ -94,7 +114,11 @@ fn checks(out: &mut String, report: &Report) {
     }
     out.push_str("<h2>Verdict</h2>\n<div class=\"scroll\"><table><thead><tr><th>Check</th><th></th><th>Figures</th></tr></thead><tbody>");
     for check in &report.checks {
-        let (class, word) = if check.passed { ("good", "passed") } else { ("bad", "failed") };
+        let (class, word) = if check.passed {
+            ("good", "passed")
+        } else {
+            ("bad", "failed")
+        };
         let _infallible = write!(
             out,
             "<tr><td>{}</td><td class=\"{class}\">{word}</td><td>{}</td></tr>",
@@ -107,7 +131,9 @@ fn checks(out: &mut String, report: &Report) {
 
 /// Streams of a run, and their total where there are several.
 fn rows(run: &RunSummary) -> impl Iterator<Item = &StreamSummary> {
-    run.streams.iter().chain((run.streams.len() > 1).then_some(&run.total))
+    run.streams
+        .iter()
+        .chain((run.streams.len() > 1).then_some(&run.total))
 }
 
 fn results(out: &mut String, report: &Report) {
@@ -118,7 +144,9 @@ fn results(out: &mut String, report: &Report) {
     for run in &report.runs {
         for stream in rows(run) {
             let requests = &stream.requests;
-            let attainment = requests.attainment().map_or_else(|| "–".to_owned(), |share| format!("{:.2}", 100.0 * share));
+            let attainment = requests
+                .attainment()
+                .map_or_else(|| "–".to_owned(), |share| format!("{:.2}", 100.0 * share));
             let _infallible = write!(
                 out,
                 "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{attainment}</td><td>{:.2}</td><td>{:.0}</td></tr>",
@@ -143,12 +171,29 @@ fn results(out: &mut String, report: &Report) {
             ("Per output token", stream.tpot),
             ("End to end", stream.end_to_end),
         ];
-        let known: Vec<(&str, Distribution)> = measures.into_iter().filter_map(|(name, distribution)| Some((name, distribution?))).collect();
+        let known: Vec<(&str, Distribution)> = measures
+            .into_iter()
+            .filter_map(|(name, distribution)| Some((name, distribution?)))
+            .collect();
         for (position, (name, distribution)) in known.iter().enumerate() {
-            let Distribution { count: _, mean, p50, p90, p95, p99, p999, max } = *distribution;
+            let Distribution {
+                count: _,
+                mean,
+                p50,
+                p90,
+                p95,
+                p99,
+                p999,
+                max,
+            } = *distribution;
             out.push_str("<tr>");
             if position == 0 {
-                let _infallible = write!(out, "<td rowspan=\"{}\">{}</td>", known.len(), escape(&stream.model));
+                let _infallible = write!(
+                    out,
+                    "<td rowspan=\"{}\">{}</td>",
+                    known.len(),
+                    escape(&stream.model)
+                );
             }
             let _infallible = write!(out, "<td class=\"word\">{name}</td>");
             for value in [mean, p50, p90, p95, p99, p999, max] {
@@ -161,19 +206,36 @@ fn results(out: &mut String, report: &Report) {
 }
 
 fn events(out: &mut String, report: &Report, layout: &Layout) {
-    let Some(timeline) = report.timeline.as_ref().filter(|timeline| !timeline.events.is_empty()) else {
+    let Some(timeline) = report
+        .timeline
+        .as_ref()
+        .filter(|timeline| !timeline.events.is_empty())
+    else {
         return;
     };
     out.push_str("<h2>What happened</h2>\n<ol class=\"events\">");
     for (event, at) in timeline.events.iter().zip(&layout.events) {
-        let detail = if event.detail.is_empty() { String::new() } else { format!(": {}", escape(&event.detail)) };
-        let _infallible = write!(out, "<li><b>{}</b> {}{detail}</li>", clock(*at, layout.seconds), escape(&event.title));
+        let detail = if event.detail.is_empty() {
+            String::new()
+        } else {
+            format!(": {}", escape(&event.detail))
+        };
+        let _infallible = write!(
+            out,
+            "<li><b>{}</b> {}{detail}</li>",
+            clock(*at, layout.seconds),
+            escape(&event.title)
+        );
     }
     out.push_str("</ol>\n");
 }
 
 fn charts(out: &mut String, section: &Section, axis: &TimeAxis<'_>) {
-    let _infallible = write!(out, "<h2>{}</h2>\n<div class=\"charts\">", escape(&section.title));
+    let _infallible = write!(
+        out,
+        "<h2>{}</h2>\n<div class=\"charts\">",
+        escape(&section.title)
+    );
     for chart in &section.charts {
         let _infallible = write!(
             out,
@@ -187,7 +249,12 @@ fn charts(out: &mut String, section: &Section, axis: &TimeAxis<'_>) {
 }
 
 fn failures(out: &mut String, report: &Report) {
-    let streams: Vec<&StreamSummary> = report.runs.iter().flat_map(|run| &run.streams).filter(|stream| !stream.failures.is_empty()).collect();
+    let streams: Vec<&StreamSummary> = report
+        .runs
+        .iter()
+        .flat_map(|run| &run.streams)
+        .filter(|stream| !stream.failures.is_empty())
+        .collect();
     if streams.is_empty() {
         return;
     }
@@ -219,7 +286,10 @@ fn method(out: &mut String, report: &Report) {
          Percentiles come from merged histograms with three significant digits.</p>\n",
     );
     for run in &report.runs {
-        let lateness = run.total.lateness.map_or_else(|| "–".to_owned(), |lateness| time(lateness.p99));
+        let lateness = run
+            .total
+            .lateness
+            .map_or_else(|| "–".to_owned(), |lateness| time(lateness.p99));
         let _infallible = writeln!(
             out,
             "<p>Schedule {} with seed {}; sent to {} over {} connections by {} workers on {} processors (kernel {}), using {:.2} of them; \
@@ -235,15 +305,27 @@ fn method(out: &mut String, report: &Report) {
         );
         out.push_str("<ul>");
         for stream in &run.streams {
-            if let Some(objectives) = stream.objectives.filter(|objectives| objectives.ttft.is_some() || objectives.itl.is_some()) {
+            if let Some(objectives) = stream
+                .objectives
+                .filter(|objectives| objectives.ttft.is_some() || objectives.itl.is_some())
+            {
                 let limits: Vec<String> = [
-                    objectives.ttft.map(|limit| format!("time to first token at most {limit}")),
-                    objectives.itl.map(|limit| format!("mean time between tokens at most {limit}")),
+                    objectives
+                        .ttft
+                        .map(|limit| format!("time to first token at most {limit}")),
+                    objectives
+                        .itl
+                        .map(|limit| format!("mean time between tokens at most {limit}")),
                 ]
                 .into_iter()
                 .flatten()
                 .collect();
-                let _infallible = write!(out, "<li>Objectives of {}: {}.</li>", escape(&stream.model), escape(&limits.join(", ")));
+                let _infallible = write!(
+                    out,
+                    "<li>Objectives of {}: {}.</li>",
+                    escape(&stream.model),
+                    escape(&limits.join(", "))
+                );
             }
         }
         for note in &run.validity.notes {

@@ -34,11 +34,18 @@ pub(super) struct Layout {
 
 impl Layout {
     pub(super) fn of(report: &Report) -> Self {
-        let starts = report.runs.iter().map(|run| run.started_at).chain(report.timeline.as_ref().map(|timeline| timeline.start));
+        let starts = report
+            .runs
+            .iter()
+            .map(|run| run.started_at)
+            .chain(report.timeline.as_ref().map(|timeline| timeline.start));
         let origin = starts.min().unwrap_or(Timestamp::UNIX_EPOCH);
         let since_origin = |at: Timestamp| at.duration_since(origin).as_secs_f64();
         let run_ends = report.runs.iter().map(|run| since_origin(run.ended_at));
-        let timeline_end = report.timeline.as_ref().map(|timeline| since_origin(timeline.start) + timeline.seconds());
+        let timeline_end = report
+            .timeline
+            .as_ref()
+            .map(|timeline| since_origin(timeline.start) + timeline.seconds());
         let seconds = run_ends.chain(timeline_end).fold(1.0, f64::max);
         let mut sections = Vec::new();
         let mut shown_systems = BTreeSet::new();
@@ -50,7 +57,11 @@ impl Layout {
                     && let Some(roles) = timeline.systems.get(&stream.model)
                     && shown_systems.insert(stream.model.clone())
                 {
-                    charts.extend(roles.iter().map(|role| role_chart(role, since_origin(timeline.start))));
+                    charts.extend(
+                        roles
+                            .iter()
+                            .map(|role| role_chart(role, since_origin(timeline.start))),
+                    );
                 }
                 sections.push(Section {
                     title: stream.model.clone(),
@@ -80,7 +91,12 @@ impl Layout {
             events: report
                 .timeline
                 .iter()
-                .flat_map(|timeline| timeline.events.iter().map(|event| since_origin(timeline.start) + event.t))
+                .flat_map(|timeline| {
+                    timeline
+                        .events
+                        .iter()
+                        .map(|event| since_origin(timeline.start) + event.t)
+                })
                 .collect(),
             sections,
         }
@@ -95,7 +111,9 @@ fn stream_charts(stream: &StreamSummary, offset: f64) -> Vec<Chart> {
         name: name.to_owned(),
         look,
         steps: false,
-        points: points(series, offset, counts, |count| Some(*count as f64 / series.interval_seconds)),
+        points: points(series, offset, counts, |count| {
+            Some(*count as f64 / series.interval_seconds)
+        }),
     };
     let times = |name: &str, look, values: &[Option<f64>]| Line {
         name: name.to_owned(),
@@ -113,17 +131,35 @@ fn stream_charts(stream: &StreamSummary, offset: f64) -> Vec<Chart> {
     }
     load.push(rate("offered", Look::Asked, &series.offered));
     let objectives = stream.objectives.unwrap_or_default();
-    let mean_prompt = if stream.requests.complete > 0 { stream.tokens.planned_input / stream.requests.complete } else { 0 };
+    let mean_prompt = if stream.requests.complete > 0 {
+        stream.tokens.planned_input / stream.requests.complete
+    } else {
+        0
+    };
     let ttft_limit = objectives.ttft.map(|limit| {
-        let at_mean = limit.of(u32::try_from(mean_prompt).unwrap_or(u32::MAX)).as_secs_f64();
+        let at_mean = limit
+            .of(u32::try_from(mean_prompt).unwrap_or(u32::MAX))
+            .as_secs_f64();
         let label = if limit.per_input_token.is_zero() {
             format!("limit {}", time(at_mean))
         } else {
-            format!("limit {} (for the mean prompt, {} tokens)", time(at_mean), count(mean_prompt))
+            format!(
+                "limit {} (for the mean prompt, {} tokens)",
+                time(at_mean),
+                count(mean_prompt)
+            )
         };
         (label, at_mean)
     });
-    let itl_limit = objectives.itl.map(|limit| (format!("limit {} (on a request's mean)", time(limit.0.as_secs_f64())), limit.0.as_secs_f64()));
+    let itl_limit = objectives.itl.map(|limit| {
+        (
+            format!(
+                "limit {} (on a request's mean)",
+                time(limit.0.as_secs_f64())
+            ),
+            limit.0.as_secs_f64(),
+        )
+    });
     vec![
         Chart {
             title: format!("Requests per second, {every}"),
@@ -138,7 +174,9 @@ fn stream_charts(stream: &StreamSummary, offset: f64) -> Vec<Chart> {
                 name: "sent and not ended".to_owned(),
                 look: Look::There,
                 steps: false,
-                points: points(series, offset, &series.in_flight, |count| Some(*count as f64)),
+                points: points(series, offset, &series.in_flight, |count| {
+                    Some(*count as f64)
+                }),
             }],
             limits: Vec::new(),
         },
@@ -166,13 +204,26 @@ fn stream_charts(stream: &StreamSummary, offset: f64) -> Vec<Chart> {
 }
 
 /// Points in the middle of their intervals.
-fn points<T>(series: &Series, offset: f64, values: &[T], value: impl Fn(&T) -> Option<f64>) -> Vec<(f64, Option<f64>)> {
+fn points<T>(
+    series: &Series,
+    offset: f64,
+    values: &[T],
+    value: impl Fn(&T) -> Option<f64>,
+) -> Vec<(f64, Option<f64>)> {
     let place = |position: usize| offset + (position as f64 + 0.5) * series.interval_seconds;
-    values.iter().enumerate().map(|(position, item)| (place(position), value(item))).collect()
+    values
+        .iter()
+        .enumerate()
+        .map(|(position, item)| (place(position), value(item)))
+        .collect()
 }
 
 fn role_chart(role: &Role, offset: f64) -> Chart {
-    let title = if role.name == "sets" { "Set replicas".to_owned() } else { format!("Role {}, units", role.name) };
+    let title = if role.name == "sets" {
+        "Set replicas".to_owned()
+    } else {
+        format!("Role {}, units", role.name)
+    };
     let mut lines = Vec::new();
     for (name, look, held) in [
         ("ready", Look::There, &role.ready),
@@ -196,13 +247,25 @@ fn steps(name: &str, look: Look, held: &Points, offset: f64) -> Line {
         name: name.to_owned(),
         look,
         steps: true,
-        points: held.iter().map(|(t, value)| (offset + t, Some(*value))).collect(),
+        points: held
+            .iter()
+            .map(|(t, value)| (offset + t, Some(*value)))
+            .collect(),
     }
 }
 
 fn fleet(timeline: &Timeline, offset: f64) -> Section {
-    let lines = |series: &std::collections::BTreeMap<String, Points>, looks: &[(&str, Look)]| -> Vec<Line> {
-        looks.iter().filter_map(|(name, look)| series.get(*name).map(|held| steps(name, *look, held, offset))).collect()
+    let lines = |series: &std::collections::BTreeMap<String, Points>,
+                 looks: &[(&str, Look)]|
+     -> Vec<Line> {
+        looks
+            .iter()
+            .filter_map(|(name, look)| {
+                series
+                    .get(*name)
+                    .map(|held| steps(name, *look, held, offset))
+            })
+            .collect()
     };
     Section {
         title: "Fleet".to_owned(),
@@ -210,13 +273,23 @@ fn fleet(timeline: &Timeline, offset: f64) -> Section {
             Chart {
                 title: "GPUs".to_owned(),
                 quantity: Quantity::Count,
-                lines: lines(&timeline.gpus, &[("used", Look::There), ("budget", Look::Bad)]),
+                lines: lines(
+                    &timeline.gpus,
+                    &[("used", Look::There), ("budget", Look::Bad)],
+                ),
                 limits: Vec::new(),
             },
             Chart {
                 title: "Gangs".to_owned(),
                 quantity: Quantity::Count,
-                lines: lines(&timeline.gangs, &[("whole", Look::There), ("waiting", Look::Asked), ("partial", Look::Bad)]),
+                lines: lines(
+                    &timeline.gangs,
+                    &[
+                        ("whole", Look::There),
+                        ("waiting", Look::Asked),
+                        ("partial", Look::Bad),
+                    ],
+                ),
                 limits: Vec::new(),
             },
         ],

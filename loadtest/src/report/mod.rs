@@ -61,6 +61,7 @@ impl Report {
     /// All checks passed and all runs are valid.
     #[must_use]
     pub fn passed(&self) -> bool {
-        self.checks.iter().all(|check| check.passed) && self.runs.iter().all(|run| run.validity.valid)
+        self.checks.iter().all(|check| check.passed)
+            && self.runs.iter().all(|run| run.validity.valid)
     }
 }

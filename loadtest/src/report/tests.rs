@@ -5,7 +5,9 @@ use super::*;
 use crate::drive::Series;
 use crate::drive::host::Host;
 use crate::drive::objective::Objectives;
-use crate::drive::summary::{Counts, Distribution, DriverSummary, FORMAT, Mode, Rates, StreamSummary, Tokens};
+use crate::drive::summary::{
+    Counts, Distribution, DriverSummary, FORMAT, Mode, Rates, StreamSummary, Tokens,
+};
 use crate::drive::validity::{Rule, Validity};
 use crate::schedule::spec::Scenario;
 use crate::schedule::statistics::{Lengths, Statistics};
@@ -196,7 +198,16 @@ fn report() -> Report {
 #[test]
 fn a_page_holds_everything_and_fetches_nothing() {
     let page = html::render(&report());
-    for part in ["Demo &amp; more", "Passed: all 1 checks", "qwen3", "llama", "Role prefill", "node killed", "node-07 &lt;rack 1&gt;", "&lt;no&gt; engine &amp; no queue"] {
+    for part in [
+        "Demo &amp; more",
+        "Passed: all 1 checks",
+        "qwen3",
+        "llama",
+        "Role prefill",
+        "node killed",
+        "node-07 &lt;rack 1&gt;",
+        "&lt;no&gt; engine &amp; no queue",
+    ] {
         assert!(page.contains(part), "{part} is missing");
     }
     for forbidden in ["<script", "src=", "href=", "@import", "url("] {
@@ -211,7 +222,10 @@ fn every_tag_that_opens_is_closed() {
     let body = &page[page.find("<body").unwrap()..page.find("</html>").unwrap()];
     let mut open: Vec<&str> = Vec::new();
     for tag in body.split('<').skip(1) {
-        let name = tag.split([' ', '>', '/']).find(|part| !part.is_empty()).unwrap();
+        let name = tag
+            .split([' ', '>', '/'])
+            .find(|part| !part.is_empty())
+            .unwrap();
         if let Some(closed) = tag.strip_prefix('/') {
             assert_eq!(open.pop(), closed.split('>').next(), "at {tag:.60}");
         } else if !tag.split('>').next().unwrap().ends_with('/') {
@@ -243,19 +257,42 @@ fn runs_and_fleet_share_one_time_axis() {
     assert!((layout.seconds - 25.0).abs() < 1e-9);
     assert!((layout.events[0] - 14.0).abs() < 1e-9);
     let load = &layout.sections[0].charts[0];
-    assert!((load.lines[0].points[0].0 - 12.5).abs() < 1e-9, "the middle of the first interval");
-    let offered = load.lines.iter().find(|line| line.name == "offered").unwrap();
+    assert!(
+        (load.lines[0].points[0].0 - 12.5).abs() < 1e-9,
+        "the middle of the first interval"
+    );
+    let offered = load
+        .lines
+        .iter()
+        .find(|line| line.name == "offered")
+        .unwrap();
     assert_eq!(offered.points[0].1, Some(2.0));
-    let titles: Vec<&str> = layout.sections.iter().map(|section| section.title.as_str()).collect();
+    let titles: Vec<&str> = layout
+        .sections
+        .iter()
+        .map(|section| section.title.as_str())
+        .collect();
     assert_eq!(titles, ["qwen3", "llama", "Fleet"]);
-    assert!(layout.sections[0].charts.iter().any(|chart| chart.title == "Role prefill, units"));
+    assert!(
+        layout.sections[0]
+            .charts
+            .iter()
+            .any(|chart| chart.title == "Role prefill, units")
+    );
 }
 
 #[test]
 fn limits_hold_for_the_mean_prompt() {
     let layout = layout::Layout::of(&report());
-    let ttft = layout.sections[0].charts.iter().find(|chart| chart.title.starts_with("Time to first token")).unwrap();
-    assert_eq!(ttft.limits[0].0, "limit 300 ms (for the mean prompt, 100 tokens)");
+    let ttft = layout.sections[0]
+        .charts
+        .iter()
+        .find(|chart| chart.title.starts_with("Time to first token"))
+        .unwrap();
+    assert_eq!(
+        ttft.limits[0].0,
+        "limit 300 ms (for the mean prompt, 100 tokens)"
+    );
     assert!((ttft.limits[0].1 - Duration::from_millis(300).as_secs_f64()).abs() < 1e-9);
 }
 
@@ -266,13 +303,24 @@ fn unknown_values_leave_a_gap() {
         seconds: layout.seconds,
         events: &layout.events,
     };
-    let ttft = layout.sections[0].charts.iter().find(|chart| chart.title.starts_with("Time to first token")).unwrap();
+    let ttft = layout.sections[0]
+        .charts
+        .iter()
+        .find(|chart| chart.title.starts_with("Time to first token"))
+        .unwrap();
     let svg = ttft.svg(&axis);
-    assert_eq!(svg.matches("<circle class=\"line").count(), 6, "two lone values in each of three lines: {svg}");
+    assert_eq!(
+        svg.matches("<circle class=\"line").count(),
+        6,
+        "two lone values in each of three lines: {svg}"
+    );
 }
 
 #[test]
 fn text_names_the_fleet_and_its_events() {
     let text = text::render(&report());
-    assert!(text.contains("qwen3/prefill") && text.contains("14 s  node killed: node-07"), "{text}");
+    assert!(
+        text.contains("qwen3/prefill") && text.contains("14 s  node killed: node-07"),
+        "{text}"
+    );
 }

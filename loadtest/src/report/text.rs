@@ -14,7 +14,11 @@ pub fn render(report: &Report) -> String {
     if !report.checks.is_empty() {
         let mut checks = table(&["check", "", "figures"]);
         for check in &report.checks {
-            checks.add_row([check.name.as_str(), if check.passed { "passed" } else { "FAILED" }, check.detail.as_str()]);
+            checks.add_row([
+                check.name.as_str(),
+                if check.passed { "passed" } else { "FAILED" },
+                check.detail.as_str(),
+            ]);
         }
         let _infallible = writeln!(out, "{checks}\n");
     }
@@ -35,8 +39,18 @@ fn fleet(timeline: &Timeline) -> String {
             return;
         };
         let values = || points.iter().map(|(_, value)| *value);
-        let (low, high) = (values().fold(f64::INFINITY, f64::min), values().fold(f64::NEG_INFINITY, f64::max));
-        rows.add_row([name.to_owned(), kind.to_owned(), format!("{mean:.2}"), format!("{low}"), format!("{high}"), format!("{last}")]);
+        let (low, high) = (
+            values().fold(f64::INFINITY, f64::min),
+            values().fold(f64::NEG_INFINITY, f64::max),
+        );
+        rows.add_row([
+            name.to_owned(),
+            kind.to_owned(),
+            format!("{mean:.2}"),
+            format!("{low}"),
+            format!("{high}"),
+            format!("{last}"),
+        ]);
     };
     for (system, roles) in &timeline.systems {
         for role in roles {
@@ -53,7 +67,11 @@ fn fleet(timeline: &Timeline) -> String {
     }
     let mut out = format!("{}\n", right_aligned(rows, 2));
     for event in &timeline.events {
-        let detail = if event.detail.is_empty() { String::new() } else { format!(": {}", event.detail) };
+        let detail = if event.detail.is_empty() {
+            String::new()
+        } else {
+            format!(": {}", event.detail)
+        };
         let _infallible = writeln!(out, "{:>6.0} s  {}{detail}", event.t, event.title);
     }
     out

@@ -99,7 +99,9 @@ pub enum TimelineError {
         source: serde_json::Error,
     },
     /// A series has a name that is not known.
-    #[error("point {position}: the series {name:?} is none of SYSTEM/ROLE/wanted|current|ready, gpus/used|budget, gangs/whole|partial|waiting")]
+    #[error(
+        "point {position}: the series {name:?} is none of SYSTEM/ROLE/wanted|current|ready, gpus/used|budget, gangs/whole|partial|waiting"
+    )]
     Series {
         /// Position in the file, from 1.
         position: usize,
@@ -107,7 +109,9 @@ pub enum TimelineError {
         name: String,
     },
     /// Time runs backwards, or is no number.
-    #[error("point {position}: t is {t}, after {before} in the same series; points of a series come in the order of time")]
+    #[error(
+        "point {position}: t is {t}, after {before} in the same series; points of a series come in the order of time"
+    )]
     Order {
         /// Position in the file, from 1.
         position: usize,
@@ -142,8 +146,14 @@ impl Timeline {
     /// See [`TimelineError`].
     pub fn read(path: &Path) -> Result<Self, TimelineError> {
         let shown = path.display().to_string();
-        let text = std::fs::read_to_string(path).map_err(|source| TimelineError::Read { path: shown.clone(), source })?;
-        let file: File = serde_json::from_str(&text).map_err(|source| TimelineError::Parse { path: shown, source })?;
+        let text = std::fs::read_to_string(path).map_err(|source| TimelineError::Read {
+            path: shown.clone(),
+            source,
+        })?;
+        let file: File = serde_json::from_str(&text).map_err(|source| TimelineError::Parse {
+            path: shown,
+            source,
+        })?;
         Self::sort(file)
     }
 
@@ -158,10 +168,12 @@ impl Timeline {
         timeline.events.sort_by(|a, b| a.t.total_cmp(&b.t));
         for (index, point) in file.points.iter().enumerate() {
             let position = index + 1;
-            let series = timeline.series(&point.series).ok_or_else(|| TimelineError::Series {
-                position,
-                name: point.series.clone(),
-            })?;
+            let series = timeline
+                .series(&point.series)
+                .ok_or_else(|| TimelineError::Series {
+                    position,
+                    name: point.series.clone(),
+                })?;
             if let Some((before, _)) = series.last()
                 && *before > point.t
             {
@@ -181,17 +193,22 @@ impl Timeline {
         let (rest, kind) = name.rsplit_once('/')?;
         match (rest, kind) {
             ("gpus", "used" | "budget") => Some(self.gpus.entry(kind.to_owned()).or_default()),
-            ("gangs", "whole" | "partial" | "waiting") => Some(self.gangs.entry(kind.to_owned()).or_default()),
+            ("gangs", "whole" | "partial" | "waiting") => {
+                Some(self.gangs.entry(kind.to_owned()).or_default())
+            }
             _ => {
                 let (system, role) = rest.rsplit_once('/')?;
                 let roles = self.systems.entry(system.to_owned()).or_default();
-                let at = roles.iter().position(|known| known.name == role).unwrap_or_else(|| {
-                    roles.push(Role {
-                        name: role.to_owned(),
-                        ..Role::default()
+                let at = roles
+                    .iter()
+                    .position(|known| known.name == role)
+                    .unwrap_or_else(|| {
+                        roles.push(Role {
+                            name: role.to_owned(),
+                            ..Role::default()
+                        });
+                        roles.len() - 1
                     });
-                    roles.len() - 1
-                });
                 match kind {
                     "wanted" => Some(&mut roles[at].wanted),
                     "current" => Some(&mut roles[at].current),
@@ -205,9 +222,19 @@ impl Timeline {
     /// Seconds from the start to the last point or event.
     #[must_use]
     pub fn seconds(&self) -> f64 {
-        let roles = self.systems.values().flatten().flat_map(|role| [&role.wanted, &role.current, &role.ready]);
-        let points = roles.chain(self.gpus.values()).chain(self.gangs.values()).filter_map(|points| points.last()).map(|(t, _)| *t);
-        points.chain(self.events.iter().map(|event| event.t)).fold(0.0, f64::max)
+        let roles = self
+            .systems
+            .values()
+            .flatten()
+            .flat_map(|role| [&role.wanted, &role.current, &role.ready]);
+        let points = roles
+            .chain(self.gpus.values())
+            .chain(self.gangs.values())
+            .filter_map(|points| points.last())
+            .map(|(t, _)| *t);
+        points
+            .chain(self.events.iter().map(|event| event.t))
+            .fold(0.0, f64::max)
     }
 }
 
@@ -219,7 +246,11 @@ pub fn mean_over_time(points: &[(f64, f64)], end: f64) -> Option<f64> {
         return points.last().map(|(_, value)| *value);
     }
     let ends = points.iter().skip(1).map(|(t, _)| *t).chain([end]);
-    let area: f64 = points.iter().zip(ends).map(|((t, value), next)| value * (next.min(end) - t).max(0.0)).sum();
+    let area: f64 = points
+        .iter()
+        .zip(ends)
+        .map(|((t, value), next)| value * (next.min(end) - t).max(0.0))
+        .sum();
     Some(area / (end - first))
 }
 
@@ -228,7 +259,9 @@ mod tests {
     use super::*;
 
     fn read(points: &str) -> Result<Timeline, TimelineError> {
-        let file = format!(r#"{{"start":"2026-11-30T17:00:00Z","points":[{points}],"events":[{{"t":9,"title":"b"}},{{"t":3,"title":"a"}}]}}"#);
+        let file = format!(
+            r#"{{"start":"2026-11-30T17:00:00Z","points":[{points}],"events":[{{"t":9,"title":"b"}},{{"t":3,"title":"a"}}]}}"#
+        );
         Timeline::sort(serde_json::from_str(&file).unwrap())
     }
 
@@ -241,7 +274,13 @@ mod tests {
         )
         .unwrap();
         let roles = &timeline.systems["org/qwen3"];
-        assert_eq!(roles.iter().map(|role| role.name.as_str()).collect::<Vec<_>>(), ["prefill", "sets"]);
+        assert_eq!(
+            roles
+                .iter()
+                .map(|role| role.name.as_str())
+                .collect::<Vec<_>>(),
+            ["prefill", "sets"]
+        );
         assert_eq!(roles[0].wanted, [(0.0, 2.0), (7.0, 4.0)]);
         assert_eq!(timeline.gpus["used"], [(5.0, 8.0)]);
         assert_eq!(timeline.events[0].title, "a");
@@ -250,9 +289,18 @@ mod tests {
 
     #[test]
     fn unknown_series_and_time_that_runs_backwards_are_refused() {
-        let error = read(r#"{"t":0,"series":"gpus/free","value":2}"#).unwrap_err().to_string();
-        assert!(error.contains("point 1: the series \"gpus/free\" is none of"), "{error}");
-        let error = read(r#"{"t":5,"series":"gpus/used","value":2},{"t":4,"series":"gpus/used","value":2}"#).unwrap_err().to_string();
+        let error = read(r#"{"t":0,"series":"gpus/free","value":2}"#)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("point 1: the series \"gpus/free\" is none of"),
+            "{error}"
+        );
+        let error = read(
+            r#"{"t":5,"series":"gpus/used","value":2},{"t":4,"series":"gpus/used","value":2}"#,
+        )
+        .unwrap_err()
+        .to_string();
         assert!(error.contains("point 2: t is 4, after 5"), "{error}");
     }
 

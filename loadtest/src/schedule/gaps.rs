@@ -94,7 +94,8 @@ impl Sampler {
 /// The right side falls with k, so bisection on ln k finds it.
 #[must_use]
 pub fn weibull_shape(cv: f64) -> f64 {
-    let squared = |shape: f64| (ln_gamma(1.0 + 2.0 / shape) - 2.0 * ln_gamma(1.0 + 1.0 / shape)).exp() - 1.0;
+    let squared =
+        |shape: f64| (ln_gamma(1.0 + 2.0 / shape) - 2.0 * ln_gamma(1.0 + 1.0 / shape)).exp() - 1.0;
     let (mut low, mut high) = (0.05_f64.ln(), 100.0_f64.ln());
     for _ in 0..100 {
         let middle = 0.5 * (low + high);
@@ -111,7 +112,8 @@ impl FromStr for Gaps {
     type Err = NotValid;
 
     fn from_str(text: &str) -> Result<Self, NotValid> {
-        const HINT: &str = "write constant, poisson, gamma:CV or weibull:CV, with CV from 0.05 to 50";
+        const HINT: &str =
+            "write constant, poisson, gamma:CV or weibull:CV, with CV from 0.05 to 50";
         let refuse = || NotValid::new("a shape of arrivals", text, HINT);
         let (name, cv) = match text.split_once(':') {
             None => (text, None),
@@ -168,8 +170,19 @@ mod tests {
 
     #[test]
     fn weibull_shapes_are_those_of_the_closed_form() {
-        for (cv, shape) in [(0.5, 2.101), (1.0, 1.0), (1.5, 0.685), (2.0, 0.543), (3.0, 0.411), (5.0, 0.311)] {
-            assert!((weibull_shape(cv) - shape).abs() < 0.0006, "cv {cv}: {}", weibull_shape(cv));
+        for (cv, shape) in [
+            (0.5, 2.101),
+            (1.0, 1.0),
+            (1.5, 0.685),
+            (2.0, 0.543),
+            (3.0, 0.411),
+            (5.0, 0.311),
+        ] {
+            assert!(
+                (weibull_shape(cv) - shape).abs() < 0.0006,
+                "cv {cv}: {}",
+                weibull_shape(cv)
+            );
         }
     }
 
@@ -194,7 +207,14 @@ mod tests {
         for text in ["constant", "poisson", "gamma:2.5", "weibull:0.7"] {
             assert_eq!(text.parse::<Gaps>().unwrap().to_string(), text);
         }
-        for text in ["gamma", "gamma:0", "poisson:2", "weibull:-1", "weibull:x", ""] {
+        for text in [
+            "gamma",
+            "gamma:0",
+            "poisson:2",
+            "weibull:-1",
+            "weibull:x",
+            "",
+        ] {
             assert!(text.parse::<Gaps>().is_err(), "{text} was accepted");
         }
     }

@@ -9,9 +9,9 @@ use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
-use super::{NotValid, Written};
 use super::numeric::{index, normal_cdf, normal_quantile, tokens};
 use super::trace::{self, TraceError};
+use super::{NotValid, Written};
 
 /// How long prompts or outputs are, in tokens. Written:
 ///
@@ -119,16 +119,24 @@ impl Lengths {
                     tokens((f64::from(*low) + (span * u).floor()).min(f64::from(*high)))
                 }
                 LengthSpec::Exponential { mean } => tokens(-mean * (1.0 - u).ln()),
-                LengthSpec::Lognormal { mu, sigma } => tokens((mu + sigma * normal_quantile(u)).exp()),
-                LengthSpec::Weibull { shape, scale } => tokens(scale * (-(1.0 - u).ln()).powf(1.0 / shape)),
-                LengthSpec::Pareto { minimum, alpha } => tokens(minimum * (1.0 - u).powf(-1.0 / alpha)),
+                LengthSpec::Lognormal { mu, sigma } => {
+                    tokens((mu + sigma * normal_quantile(u)).exp())
+                }
+                LengthSpec::Weibull { shape, scale } => {
+                    tokens(scale * (-(1.0 - u).ln()).powf(1.0 / shape))
+                }
+                LengthSpec::Pareto { minimum, alpha } => {
+                    tokens(minimum * (1.0 - u).powf(-1.0 / alpha))
+                }
                 // Resolved to a sample before anything is drawn.
                 LengthSpec::Trace(_) => 1,
             },
             Self::Empirical(sample) => {
                 let position = u * (sample.len().saturating_sub(1)) as f64;
                 let below = index(position);
-                let Some(low) = sample.get(below) else { return 1 };
+                let Some(low) = sample.get(below) else {
+                    return 1;
+                };
                 let high = sample.get(below + 1).unwrap_or(low);
                 tokens((low + (high - low) * (position - position.floor())).exp())
             }
@@ -154,7 +162,8 @@ impl Pairs {
         Self {
             input,
             output,
-            correlation: (2.0 * (std::f64::consts::PI * rank_correlation / 6.0).sin()).clamp(-1.0, 1.0),
+            correlation: (2.0 * (std::f64::consts::PI * rank_correlation / 6.0).sin())
+                .clamp(-1.0, 1.0),
         }
     }
 
@@ -164,7 +173,8 @@ impl Pairs {
         let second = if self.correlation == 0.0 {
             second
         } else {
-            let independent = normal_quantile(second) * (1.0 - self.correlation * self.correlation).sqrt();
+            let independent =
+                normal_quantile(second) * (1.0 - self.correlation * self.correlation).sqrt();
             normal_cdf(self.correlation * normal_quantile(first) + independent)
         };
         (self.input.quantile(first), self.output.quantile(second))
@@ -178,10 +188,23 @@ impl FromStr for LengthSpec {
         let refuse = |hint: &str| NotValid::new("a length distribution", text, hint);
         let general = "write tokens (512), uniform:LOW..HIGH, exponential:MEAN, lognormal:MU,SIGMA, weibull:SHAPE,SCALE, pareto:MINIMUM,ALPHA or trace:NAME";
         let Some((kind, rest)) = text.split_once(':') else {
-            return text.parse().ok().filter(|tokens| *tokens > 0).map(Self::Fixed).ok_or_else(|| refuse(general));
+            return text
+                .parse()
+                .ok()
+                .filter(|tokens| *tokens > 0)
+                .map(Self::Fixed)
+                .ok_or_else(|| refuse(general));
         };
-        let number = |text: &str| text.trim().parse::<f64>().ok().filter(|value| value.is_finite());
-        let pair = || rest.split_once(',').and_then(|(first, second)| Some((number(first)?, number(second)?)));
+        let number = |text: &str| {
+            text.trim()
+                .parse::<f64>()
+                .ok()
+                .filter(|value| value.is_finite())
+        };
+        let pair = || {
+            rest.split_once(',')
+                .and_then(|(first, second)| Some((number(first)?, number(second)?)))
+        };
         match kind {
             "uniform" => rest
                 .split_once("..")
@@ -196,7 +219,9 @@ impl FromStr for LengthSpec {
             "lognormal" => pair()
                 .filter(|(mu, sigma)| mu.abs() < 20.0 && (0.0..5.0).contains(sigma))
                 .map(|(mu, sigma)| Self::Lognormal { mu, sigma })
-                .ok_or_else(|| refuse("write lognormal:MU,SIGMA of ln tokens, such as lognormal:5.0,0.9")),
+                .ok_or_else(|| {
+                    refuse("write lognormal:MU,SIGMA of ln tokens, such as lognormal:5.0,0.9")
+                }),
             "weibull" => pair()
                 .filter(|(shape, scale)| *shape > 0.0 && *scale > 0.0)
                 .map(|(shape, scale)| Self::Weibull { shape, scale })
@@ -245,9 +270,15 @@ mod tests {
     use crate::schedule::seed::stream;
 
     fn draw(text: &str) -> Vec<f64> {
-        let lengths = text.parse::<LengthSpec>().unwrap().resolve(Column::Input).unwrap();
+        let lengths = text
+            .parse::<LengthSpec>()
+            .unwrap()
+            .resolve(Column::Input)
+            .unwrap();
         let mut rng = stream(3, "lengths", 0);
-        (0..100_000).map(|_| f64::from(lengths.quantile(rng.random()))).collect()
+        (0..100_000)
+            .map(|_| f64::from(lengths.quantile(rng.random())))
+            .collect()
     }
 
     fn mean(values: &[f64]) -> f64 {
@@ -265,25 +296,49 @@ mod tests {
             ("pareto:100,3", 150.0),
         ] {
             let seen = mean(&draw(text));
-            assert!((seen / expected - 1.0).abs() < 0.02, "{text}: mean {seen}, expected {expected}");
+            assert!(
+                (seen / expected - 1.0).abs() < 0.02,
+                "{text}: mean {seen}, expected {expected}"
+            );
         }
     }
 
     #[test]
     fn an_empirical_distribution_gives_back_its_trace() {
         let input = draw("trace:azure-2023-conv");
-        assert!((mean(&input) / 1155.0 - 1.0).abs() < 0.02, "mean {}", mean(&input));
+        assert!(
+            (mean(&input) / 1155.0 - 1.0).abs() < 0.02,
+            "mean {}",
+            mean(&input)
+        );
         let mut sorted = input;
         sorted.sort_by(f64::total_cmp);
-        assert!((sorted[50_000] - 1020.0).abs() < 15.0, "p50 {}", sorted[50_000]);
-        assert!((sorted[99_000] / 4142.0 - 1.0).abs() < 0.02, "p99 {}", sorted[99_000]);
+        assert!(
+            (sorted[50_000] - 1020.0).abs() < 15.0,
+            "p50 {}",
+            sorted[50_000]
+        );
+        assert!(
+            (sorted[99_000] / 4142.0 - 1.0).abs() < 0.02,
+            "p99 {}",
+            sorted[99_000]
+        );
     }
 
     #[test]
     fn the_copula_gives_the_asked_rank_correlation_and_leaves_the_margins() {
-        let lengths = |text: &str| text.parse::<LengthSpec>().unwrap().resolve(Column::Output).unwrap();
+        let lengths = |text: &str| {
+            text.parse::<LengthSpec>()
+                .unwrap()
+                .resolve(Column::Output)
+                .unwrap()
+        };
         for expected in [-0.5, 0.0, 0.7] {
-            let pairs = Pairs::new(lengths("exponential:1000"), lengths("lognormal:5,1"), expected);
+            let pairs = Pairs::new(
+                lengths("exponential:1000"),
+                lengths("lognormal:5,1"),
+                expected,
+            );
             let mut rng = stream(5, "pairs", 0);
             let drawn: Vec<(u32, u32)> = (0..20_000).map(|_| pairs.draw(&mut rng)).collect();
             let rank = |key: fn(&(u32, u32)) -> u32| {
@@ -297,18 +352,43 @@ mod tests {
             };
             let (x, y) = (rank(|pair| pair.0), rank(|pair| pair.1));
             let middle = mean(&x);
-            let covariance: f64 = x.iter().zip(&y).map(|(a, b)| (a - middle) * (b - middle)).sum();
+            let covariance: f64 = x
+                .iter()
+                .zip(&y)
+                .map(|(a, b)| (a - middle) * (b - middle))
+                .sum();
             let variance: f64 = x.iter().map(|a| (a - middle).powi(2)).sum();
-            assert!((covariance / variance - expected).abs() < 0.02, "asked {expected}, got {}", covariance / variance);
+            assert!(
+                (covariance / variance - expected).abs() < 0.02,
+                "asked {expected}, got {}",
+                covariance / variance
+            );
         }
     }
 
     #[test]
     fn specs_survive_being_written_and_read_and_nonsense_is_refused() {
-        for text in ["512", "uniform:1..9", "exponential:30", "lognormal:5,0.9", "weibull:0.9,2000", "pareto:10,1.5", "trace:azure-2023-conv"] {
+        for text in [
+            "512",
+            "uniform:1..9",
+            "exponential:30",
+            "lognormal:5,0.9",
+            "weibull:0.9,2000",
+            "pareto:10,1.5",
+            "trace:azure-2023-conv",
+        ] {
             assert_eq!(text.parse::<LengthSpec>().unwrap().to_string(), text);
         }
-        for text in ["0", "-3", "uniform:9..1", "exponential:0", "lognormal:5", "weibull:0,1", "trace:", "zipf:3"] {
+        for text in [
+            "0",
+            "-3",
+            "uniform:9..1",
+            "exponential:0",
+            "lognormal:5",
+            "weibull:0,1",
+            "trace:",
+            "zipf:3",
+        ] {
             assert!(text.parse::<LengthSpec>().is_err(), "{text} was accepted");
         }
     }

@@ -126,11 +126,15 @@ impl Schedule {
     #[must_use]
     pub fn merge(streams: Vec<(StreamName, Vec<Planned>)>, duration: Duration) -> Self {
         let mut names = Vec::with_capacity(streams.len());
-        let mut requests = Vec::with_capacity(streams.iter().map(|(_, requests)| requests.len()).sum());
+        let mut requests =
+            Vec::with_capacity(streams.iter().map(|(_, requests)| requests.len()).sum());
         for (index, (name, planned)) in streams.into_iter().enumerate() {
             let index = u16::try_from(index).unwrap_or(u16::MAX);
             names.push(name);
-            requests.extend(planned.into_iter().map(|request| Planned { stream: index, ..request }));
+            requests.extend(planned.into_iter().map(|request| Planned {
+                stream: index,
+                ..request
+            }));
         }
         requests.sort_by_key(|request| (request.at, request.stream));
         let last = requests.last().map_or(Duration::ZERO, |request| request.at);
@@ -169,7 +173,15 @@ impl Schedule {
             hash.bytes(stream.model.as_bytes());
             hash.bytes(&[0]);
         }
-        for Planned { at, stream, client, input_tokens, output_tokens, prefix } in &self.requests {
+        for Planned {
+            at,
+            stream,
+            client,
+            input_tokens,
+            output_tokens,
+            prefix,
+        } in &self.requests
+        {
             hash.bytes(&at.as_nanos().to_le_bytes());
             hash.bytes(&stream.to_le_bytes());
             hash.bytes(&client.to_le_bytes());

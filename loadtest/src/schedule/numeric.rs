@@ -22,9 +22,13 @@ pub fn ln_gamma(x: f64) -> f64 {
     }
     let x = x - 1.0;
     let base = x + 7.5;
-    let sum = TERMS.iter().enumerate().skip(1).fold(TERMS[0], |sum, (index, term)| {
-        sum + term / (x + f64::from(u32::try_from(index).unwrap_or(u32::MAX)))
-    });
+    let sum = TERMS
+        .iter()
+        .enumerate()
+        .skip(1)
+        .fold(TERMS[0], |sum, (index, term)| {
+            sum + term / (x + f64::from(u32::try_from(index).unwrap_or(u32::MAX)))
+        });
     0.5 * (2.0 * std::f64::consts::PI).ln() + (x + 0.5) * base.ln() - base + sum.ln()
 }
 
@@ -78,7 +82,11 @@ pub fn normal_quantile(p: f64) -> f64 {
         }
         let density = (-0.5 * z * z).exp() / (2.0 * std::f64::consts::PI).sqrt();
         let newton = z - excess / density;
-        z = if newton > low && newton < high { newton } else { 0.5 * (low + high) };
+        z = if newton > low && newton < high {
+            newton
+        } else {
+            0.5 * (low + high)
+        };
         if high - low < 1e-14 {
             break;
         }
@@ -88,7 +96,11 @@ pub fn normal_quantile(p: f64) -> f64 {
 
 /// A count of tokens from a drawn number: rounded, at least 1, at most `u32::MAX`.
 #[must_use]
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to u32's range on the line before")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "clamped to u32's range on the line before"
+)]
 pub fn tokens(value: f64) -> u32 {
     let clamped = value.round().clamp(1.0, f64::from(u32::MAX));
     if clamped.is_nan() { 1 } else { clamped as u32 }
@@ -96,7 +108,11 @@ pub fn tokens(value: f64) -> u32 {
 
 /// The whole part of a non-negative number as an index; 0 for NaN and negatives, saturating above.
 #[must_use]
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "`as` saturates, and negatives and NaN become 0 as wanted")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "`as` saturates, and negatives and NaN become 0 as wanted"
+)]
 pub fn index(value: f64) -> usize {
     value as usize
 }
@@ -118,7 +134,10 @@ mod tests {
     fn ln_gamma_matches_factorials_and_the_half() {
         let mut factorial: f64 = 1.0;
         for n in 1..20_u32 {
-            assert!((ln_gamma(f64::from(n)) - factorial.ln()).abs() < 1e-12, "Γ({n})");
+            assert!(
+                (ln_gamma(f64::from(n)) - factorial.ln()).abs() < 1e-12,
+                "Γ({n})"
+            );
             factorial *= f64::from(n);
         }
         assert!((ln_gamma(0.5) - std::f64::consts::PI.sqrt().ln()).abs() < 1e-13);
@@ -127,11 +146,23 @@ mod tests {
 
     #[test]
     fn the_normal_distribution_matches_tables_and_its_own_inverse() {
-        for (z, p) in [(0.0, 0.5), (1.0, 0.841_344_746_068_542_9), (-1.959_963_984_540_054, 0.025), (3.5, 0.999_767_370_920_964_5)] {
-            assert!((normal_cdf(z) - p).abs() < 1e-13, "Φ({z}) = {}", normal_cdf(z));
+        for (z, p) in [
+            (0.0, 0.5),
+            (1.0, 0.841_344_746_068_542_9),
+            (-1.959_963_984_540_054, 0.025),
+            (3.5, 0.999_767_370_920_964_5),
+        ] {
+            assert!(
+                (normal_cdf(z) - p).abs() < 1e-13,
+                "Φ({z}) = {}",
+                normal_cdf(z)
+            );
         }
         for p in [1e-9, 1e-3, 0.1, 0.5, 0.77, 0.999, 1.0 - 1e-9] {
-            assert!((normal_cdf(normal_quantile(p)) - p).abs() < 1e-12, "p = {p}");
+            assert!(
+                (normal_cdf(normal_quantile(p)) - p).abs() < 1e-12,
+                "p = {p}"
+            );
         }
     }
 

@@ -32,7 +32,12 @@ pub enum PrefixSpec {
 impl PrefixSpec {
     /// Draws one prompt's prefix. The prompt keeps at least one token of its own.
     pub fn draw(self, input_tokens: u32, rng: &mut ChaCha8Rng) -> Prefix {
-        let Self::Groups { count, tokens, zipf } = self else {
+        let Self::Groups {
+            count,
+            tokens,
+            zipf,
+        } = self
+        else {
             return Prefix::None;
         };
         // The parameters were checked when the text was read.
@@ -48,18 +53,37 @@ impl FromStr for PrefixSpec {
     type Err = NotValid;
 
     fn from_str(text: &str) -> Result<Self, NotValid> {
-        let refuse = || NotValid::new("a prefix", text, "write none, groups:COUNT,TOKENS or groups:COUNT,TOKENS,ZIPF, such as groups:50,800,1.1");
+        let refuse = || {
+            NotValid::new(
+                "a prefix",
+                text,
+                "write none, groups:COUNT,TOKENS or groups:COUNT,TOKENS,ZIPF, such as groups:50,800,1.1",
+            )
+        };
         if text == "none" {
             return Ok(Self::None);
         }
-        let numbers: Vec<&str> = text.strip_prefix("groups:").ok_or_else(refuse)?.split(',').map(str::trim).collect();
+        let numbers: Vec<&str> = text
+            .strip_prefix("groups:")
+            .ok_or_else(refuse)?
+            .split(',')
+            .map(str::trim)
+            .collect();
         let (count, tokens, zipf) = match numbers.as_slice() {
             [count, tokens] => (*count, *tokens, "1"),
             [count, tokens, zipf] => (*count, *tokens, *zipf),
             _ => return Err(refuse()),
         };
         match (count.parse(), tokens.parse(), zipf.parse::<f64>()) {
-            (Ok(count), Ok(tokens), Ok(zipf)) if count > 0 && tokens > 0 && (0.0..=10.0).contains(&zipf) => Ok(Self::Groups { count, tokens, zipf }),
+            (Ok(count), Ok(tokens), Ok(zipf))
+                if count > 0 && tokens > 0 && (0.0..=10.0).contains(&zipf) =>
+            {
+                Ok(Self::Groups {
+                    count,
+                    tokens,
+                    zipf,
+                })
+            }
             _ => Err(refuse()),
         }
     }
@@ -69,7 +93,11 @@ impl fmt::Display for PrefixSpec {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::None => write!(formatter, "none"),
-            Self::Groups { count, tokens, zipf } => write!(formatter, "groups:{count},{tokens},{zipf}"),
+            Self::Groups {
+                count,
+                tokens,
+                zipf,
+            } => write!(formatter, "groups:{count},{tokens},{zipf}"),
         }
     }
 }
@@ -108,14 +136,29 @@ mod tests {
             }
         }
         // Harmonic number H(10) = 2.929: the first group takes 34.1 %, the second half of that.
-        assert!((f64::from(counts[1]) / 10_000.0 - 0.341).abs() < 0.02, "{counts:?}");
-        assert!((f64::from(counts[2]) / 10_000.0 - 0.171).abs() < 0.02, "{counts:?}");
+        assert!(
+            (f64::from(counts[1]) / 10_000.0 - 0.341).abs() < 0.02,
+            "{counts:?}"
+        );
+        assert!(
+            (f64::from(counts[2]) / 10_000.0 - 0.171).abs() < 0.02,
+            "{counts:?}"
+        );
     }
 
     #[test]
     fn texts_are_read_and_nonsense_is_refused() {
-        assert_eq!("groups:50,800".parse::<PrefixSpec>().unwrap().to_string(), "groups:50,800,1");
-        for text in ["groups", "groups:5", "groups:0,10", "groups:5,10,99", "turns:3"] {
+        assert_eq!(
+            "groups:50,800".parse::<PrefixSpec>().unwrap().to_string(),
+            "groups:50,800,1"
+        );
+        for text in [
+            "groups",
+            "groups:5",
+            "groups:0,10",
+            "groups:5,10,99",
+            "turns:3",
+        ] {
             assert!(text.parse::<PrefixSpec>().is_err(), "{text} was accepted");
         }
     }

@@ -8,9 +8,9 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::{NotValid, Written};
 use super::numeric::index;
 use super::span::Span;
+use super::{NotValid, Written};
 
 /// Requests per second as a function of time. Written:
 ///
@@ -31,7 +31,12 @@ pub struct Rate {
 enum Curve {
     /// Sorted; the first starts at 0, the last never ends.
     Segments(Vec<Segment>),
-    Sine { mean: f64, amplitude: f64, period: f64, phase: f64 },
+    Sine {
+        mean: f64,
+        amplitude: f64,
+        period: f64,
+        phase: f64,
+    },
 }
 
 /// A straight piece: `from` at `start`, `to` at `end`; `before` is Λ(start).
@@ -46,7 +51,11 @@ struct Segment {
 
 impl Segment {
     fn slope(&self) -> f64 {
-        if self.end.is_finite() { (self.to - self.from) / (self.end - self.start) } else { 0.0 }
+        if self.end.is_finite() {
+            (self.to - self.from) / (self.end - self.start)
+        } else {
+            0.0
+        }
     }
 
     fn cumulative(&self, t: f64) -> f64 {
@@ -85,9 +94,12 @@ impl Rate {
                 let segment = segments[segment_at(segments, |segment| segment.start <= t)];
                 segment.from + segment.slope() * (t - segment.start)
             }
-            Curve::Sine { mean, amplitude, period, phase } => {
-                mean - amplitude * (std::f64::consts::TAU * (t / period + phase)).cos()
-            }
+            Curve::Sine {
+                mean,
+                amplitude,
+                period,
+                phase,
+            } => mean - amplitude * (std::f64::consts::TAU * (t / period + phase)).cos(),
         }
     }
 
@@ -95,10 +107,19 @@ impl Rate {
     #[must_use]
     pub fn cumulative(&self, t: f64) -> f64 {
         match &self.curve {
-            Curve::Segments(segments) => segments[segment_at(segments, |segment| segment.start <= t)].cumulative(t),
-            Curve::Sine { mean, amplitude, period, phase } => {
+            Curve::Segments(segments) => {
+                segments[segment_at(segments, |segment| segment.start <= t)].cumulative(t)
+            }
+            Curve::Sine {
+                mean,
+                amplitude,
+                period,
+                phase,
+            } => {
                 let tau = std::f64::consts::TAU;
-                mean * t - amplitude * period / tau * ((tau * (t / period + phase)).sin() - (tau * phase).sin())
+                mean * t
+                    - amplitude * period / tau
+                        * ((tau * (t / period + phase)).sin() - (tau * phase).sin())
             }
         }
     }
@@ -109,7 +130,8 @@ impl Rate {
         match &self.curve {
             Curve::Segments(segments) => {
                 let segment = segments[segment_at(segments, |segment| segment.before < total)];
-                let never = segment.end.is_infinite() && segment.from <= 0.0 && total > segment.before;
+                let never =
+                    segment.end.is_infinite() && segment.from <= 0.0 && total > segment.before;
                 (!never).then(|| segment.inverse(total))
             }
             Curve::Sine { mean, period, .. } => {
@@ -144,14 +166,22 @@ impl Rate {
                     })
                     .collect(),
             ),
-            Curve::Sine { mean, amplitude, period, phase } => Curve::Sine {
+            Curve::Sine {
+                mean,
+                amplitude,
+                period,
+                phase,
+            } => Curve::Sine {
                 mean: mean * factor,
                 amplitude: amplitude * factor,
                 period: *period,
                 phase: *phase,
             },
         };
-        Self { text: self.text.clone(), curve }
+        Self {
+            text: self.text.clone(),
+            curve,
+        }
     }
 }
 
@@ -173,7 +203,13 @@ fn chain(points: &[(f64, f64)], end: impl Fn(f64, f64) -> f64) -> Vec<Segment> {
     let mut segments: Vec<Segment> = Vec::with_capacity(points.len() + 1);
     let mut before = 0.0;
     let mut push = |start: f64, end: f64, from: f64, to: f64| {
-        segments.push(Segment { start, end, from, to, before });
+        segments.push(Segment {
+            start,
+            end,
+            from,
+            to,
+            before,
+        });
         if end.is_finite() {
             before += 0.5 * (from + to) * (end - start);
         }
@@ -205,9 +241,14 @@ impl FromStr for Rate {
             Some(("sine", wave)) => parse_sine(wave).ok_or_else(|| refuse("write sine:LOW..HIGH@PERIOD, such as sine:5..45@600s"))?,
             Some((kind, _)) => return Err(refuse(&format!("{kind:?} is no kind of rate; known are step, ramp and sine"))),
         };
-        let rate = Self { text: text.to_owned(), curve };
+        let rate = Self {
+            text: text.to_owned(),
+            curve,
+        };
         let offers_nothing = match &rate.curve {
-            Curve::Segments(segments) => segments.iter().all(|segment| segment.from <= 0.0 && segment.to <= 0.0),
+            Curve::Segments(segments) => segments
+                .iter()
+                .all(|segment| segment.from <= 0.0 && segment.to <= 0.0),
             Curve::Sine { mean, .. } => *mean <= 0.0,
         };
         if offers_nothing {
@@ -219,17 +260,29 @@ impl FromStr for Rate {
 
 /// A rate of zero or more.
 fn positive(text: &str) -> Option<f64> {
-    text.trim().parse().ok().filter(|rate: &f64| rate.is_finite() && *rate >= 0.0)
+    text.trim()
+        .parse()
+        .ok()
+        .filter(|rate: &f64| rate.is_finite() && *rate >= 0.0)
 }
 
 fn parse_points(text: &str) -> Result<Vec<(f64, f64)>, String> {
     let mut points: Vec<(f64, f64)> = Vec::new();
     for part in text.split(',') {
-        let (rate, at) = part.split_once('@').ok_or_else(|| format!("{part:?} has no instant; write RATE@INSTANT, such as 20@60s"))?;
-        let rate = positive(rate).ok_or_else(|| format!("{rate:?} is not a number of requests per second"))?;
-        let at = at.parse::<Span>().map_err(|error| error.to_string())?.0.as_secs_f64();
+        let (rate, at) = part.split_once('@').ok_or_else(|| {
+            format!("{part:?} has no instant; write RATE@INSTANT, such as 20@60s")
+        })?;
+        let rate = positive(rate)
+            .ok_or_else(|| format!("{rate:?} is not a number of requests per second"))?;
+        let at = at
+            .parse::<Span>()
+            .map_err(|error| error.to_string())?
+            .0
+            .as_secs_f64();
         if points.last().is_some_and(|(previous, _)| *previous >= at) {
-            return Err(format!("instants must grow, and {part:?} does not come after the one before it"));
+            return Err(format!(
+                "instants must grow, and {part:?} does not come after the one before it"
+            ));
         }
         points.push((at, rate));
     }
@@ -291,7 +344,15 @@ mod tests {
 
     #[test]
     fn the_cumulative_rate_is_the_integral_of_the_rate() {
-        for text in ["20", "step:5@0s,20@60s,5@120s", "ramp:2@0s,10@300s,1@600s", "ramp:4@30s,8@90s", "sine:5..45@600s", "sine:0..10@60s+0.25", "step:0@0s,3@50s"] {
+        for text in [
+            "20",
+            "step:5@0s,20@60s,5@120s",
+            "ramp:2@0s,10@300s,1@600s",
+            "ramp:4@30s,8@90s",
+            "sine:5..45@600s",
+            "sine:0..10@60s+0.25",
+            "step:0@0s,3@50s",
+        ] {
             let rate = rate(text);
             let mut integral = 0.0;
             let step = 0.01;
@@ -300,7 +361,10 @@ mod tests {
                 integral += rate.at(t + 0.5 * step) * step;
                 if n % 9_973 == 0 {
                     let cumulative = rate.cumulative(t + step);
-                    assert!((cumulative - integral).abs() < 0.02 + 1e-4 * integral, "{text} at {t}: {cumulative} against {integral}");
+                    assert!(
+                        (cumulative - integral).abs() < 0.02 + 1e-4 * integral,
+                        "{text} at {t}: {cumulative} against {integral}"
+                    );
                 }
             }
         }
@@ -308,12 +372,21 @@ mod tests {
 
     #[test]
     fn the_inverse_undoes_the_cumulative_rate() {
-        for text in ["20", "step:5@0s,20@60s,5@120s", "ramp:2@0s,10@300s,1@600s", "sine:5..45@600s", "sine:1..1@60s"] {
+        for text in [
+            "20",
+            "step:5@0s,20@60s,5@120s",
+            "ramp:2@0s,10@300s,1@600s",
+            "sine:5..45@600s",
+            "sine:1..1@60s",
+        ] {
             let rate = rate(text);
             for n in 1..700_u32 {
                 let t = f64::from(n) * 1.37;
                 let back = rate.inverse(rate.cumulative(t)).unwrap();
-                assert!((back - t).abs() < 1e-6 * t.max(1.0), "{text}: {t} came back as {back}");
+                assert!(
+                    (back - t).abs() < 1e-6 * t.max(1.0),
+                    "{text}: {t} came back as {back}"
+                );
             }
         }
     }

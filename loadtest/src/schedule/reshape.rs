@@ -31,10 +31,22 @@ impl FromStr for Window {
         let (start, end) = text
             .split_once("..")
             .ok_or_else(|| refuse("write START..END in the trace's time, such as 10m..20m"))?;
-        let read = |text: &str| text.parse::<Span>().map(|span| span.0).map_err(|error| refuse(&error.to_string()));
+        let read = |text: &str| {
+            text.parse::<Span>()
+                .map(|span| span.0)
+                .map_err(|error| refuse(&error.to_string()))
+        };
         let window = Self {
-            start: if start.is_empty() { Duration::ZERO } else { read(start)? },
-            end: if end.is_empty() { None } else { Some(read(end)?) },
+            start: if start.is_empty() {
+                Duration::ZERO
+            } else {
+                read(start)?
+            },
+            end: if end.is_empty() {
+                None
+            } else {
+                Some(read(end)?)
+            },
         };
         if window.end.is_some_and(|end| end <= window.start) {
             return Err(refuse("its end must come after its start"));
@@ -46,7 +58,8 @@ impl FromStr for Window {
 impl fmt::Display for Window {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}..", Span(self.start))?;
-        self.end.map_or(Ok(()), |end| write!(formatter, "{}", Span(end)))
+        self.end
+            .map_or(Ok(()), |end| write!(formatter, "{}", Span(end)))
     }
 }
 
@@ -96,9 +109,16 @@ impl Reshape {
         let mut copies = stream(seed, "copies", entity);
         let mut spread = stream(seed, "spread", entity);
         let mut jitter = stream(seed, "jitter", entity);
-        let window = self.window.unwrap_or(Window { start: Duration::ZERO, end: None });
+        let window = self.window.unwrap_or(Window {
+            start: Duration::ZERO,
+            end: None,
+        });
         let last = rows.last().map_or(Duration::ZERO, |row| row.at);
-        let length = window.end.map_or(last, |end| end.min(last)).saturating_sub(window.start).as_secs_f64();
+        let length = window
+            .end
+            .map_or(last, |end| end.min(last))
+            .saturating_sub(window.start)
+            .as_secs_f64();
         let mut reshaped = Vec::with_capacity(rows.len());
         for row in rows {
             if row.at < window.start || window.end.is_some_and(|end| row.at >= end) {
@@ -116,9 +136,14 @@ impl Reshape {
                 let moved = if first {
                     at
                 } else {
-                    let moved = at + self.copy_jitter.as_secs_f64() * (2.0 * jitter.random::<f64>() - 1.0);
+                    let moved =
+                        at + self.copy_jitter.as_secs_f64() * (2.0 * jitter.random::<f64>() - 1.0);
                     // What would leave the window is reflected at its border, so that the rate there stays what it is.
-                    let reflected = if moved > length { 2.0 * length - moved } else { moved };
+                    let reflected = if moved > length {
+                        2.0 * length - moved
+                    } else {
+                        moved
+                    };
                     reflected.abs().min(length)
                 };
                 reshaped.push(Row {
@@ -184,17 +209,32 @@ mod tests {
 
     #[test]
     fn time_scale_divides_instants() {
-        let reshape = Reshape { time_scale: 10.0, ..as_is() };
-        assert_eq!(reshape.apply(&rows(101), 1, 0)[100].at, Duration::from_secs(1));
-        assert_eq!(reshape.replayed(Duration::from_secs(60)), Duration::from_secs(6));
+        let reshape = Reshape {
+            time_scale: 10.0,
+            ..as_is()
+        };
+        assert_eq!(
+            reshape.apply(&rows(101), 1, 0)[100].at,
+            Duration::from_secs(1)
+        );
+        assert_eq!(
+            reshape.replayed(Duration::from_secs(60)),
+            Duration::from_secs(6)
+        );
     }
 
     #[test]
     fn thinning_keeps_the_share_and_multiplying_gives_the_factor() {
         for (scale, tolerance) in [(0.25, 0.02), (1.5, 0.02), (3.0, 0.0), (0.999, 0.005)] {
-            let reshape = Reshape { rate_scale: scale, ..as_is() };
+            let reshape = Reshape {
+                rate_scale: scale,
+                ..as_is()
+            };
             let scaled = reshape.apply(&rows(20_000), 4, 0).len() as f64 / 20_000.0;
-            assert!((scaled - scale).abs() <= tolerance, "scale {scale} gave {scaled}");
+            assert!(
+                (scaled - scale).abs() <= tolerance,
+                "scale {scale} gave {scaled}"
+            );
         }
     }
 
@@ -211,22 +251,39 @@ mod tests {
                 prefix: Prefix::None,
             })
             .collect();
-        let reshape = Reshape { rate_scale: 0.1, ..as_is() };
+        let reshape = Reshape {
+            rate_scale: 0.1,
+            ..as_is()
+        };
         let kept = reshape.apply(&rows, 9, 0);
-        let dispersion = crate::schedule::statistics::dispersion(kept.iter().map(|row| row.at.as_secs_f64()), 1.0, 4000.0);
+        let dispersion = crate::schedule::statistics::dispersion(
+            kept.iter().map(|row| row.at.as_secs_f64()),
+            1.0,
+            4000.0,
+        );
         let expected = 1.0 + 0.1 * (50.0 - 1.0);
-        assert!((dispersion / expected - 1.0).abs() < 0.1, "dispersion {dispersion}, expected {expected}");
+        assert!(
+            (dispersion / expected - 1.0).abs() < 0.1,
+            "dispersion {dispersion}, expected {expected}"
+        );
     }
 
     #[test]
     fn spreading_fills_the_grid() {
         let gridded: Vec<Row> = rows(3000)
             .into_iter()
-            .map(|row| Row { at: Duration::from_secs(row.at.as_secs() / 3 * 3), ..row })
+            .map(|row| Row {
+                at: Duration::from_secs(row.at.as_secs() / 3 * 3),
+                ..row
+            })
             .collect();
-        let reshape = Reshape { spread: Duration::from_secs(3), ..as_is() };
+        let reshape = Reshape {
+            spread: Duration::from_secs(3),
+            ..as_is()
+        };
         let spread = reshape.apply(&gridded, 2, 0);
-        let distinct: std::collections::BTreeSet<Duration> = spread.iter().map(|row| row.at).collect();
+        let distinct: std::collections::BTreeSet<Duration> =
+            spread.iter().map(|row| row.at).collect();
         assert_eq!(distinct.len(), 3000);
         assert!(spread.last().unwrap().at < Duration::from_secs(300));
     }

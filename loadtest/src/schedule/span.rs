@@ -28,7 +28,10 @@ impl FromStr for Span {
 
     fn from_str(text: &str) -> Result<Self, NotValid> {
         const HINT: &str = "write a number with its unit, such as 250ms, 1.5s or 10m";
-        let parsed: jiff::SignedDuration = text.trim().parse().map_err(|_| NotValid::new("a duration", text, HINT))?;
+        let parsed: jiff::SignedDuration = text
+            .trim()
+            .parse()
+            .map_err(|_| NotValid::new("a duration", text, HINT))?;
         Duration::try_from(parsed)
             .map(Self)
             .map_err(|_| NotValid::new("a duration", text, "it may not be negative"))
@@ -78,18 +81,49 @@ mod tests {
 
     #[test]
     fn spans_survive_being_written_and_read() {
-        for text in ["250ms", "1.5s", "10m", "2h", "0s", "90s", "500us", "7ns", "0.000000001s", "3600.25s", "1h30m"] {
+        for text in [
+            "250ms",
+            "1.5s",
+            "10m",
+            "2h",
+            "0s",
+            "90s",
+            "500us",
+            "7ns",
+            "0.000000001s",
+            "3600.25s",
+            "1h30m",
+        ] {
             let span: Span = text.parse().unwrap();
-            assert_eq!(span.to_string().parse::<Span>().unwrap(), span, "{text} became {span}");
+            assert_eq!(
+                span.to_string().parse::<Span>().unwrap(),
+                span,
+                "{text} became {span}"
+            );
         }
-        assert_eq!("1.5s".parse::<Span>().unwrap().0, Duration::from_millis(1500));
-        assert_eq!("0.5ms".parse::<Span>().unwrap().0, Duration::from_micros(500));
+        assert_eq!(
+            "1.5s".parse::<Span>().unwrap().0,
+            Duration::from_millis(1500)
+        );
+        assert_eq!(
+            "0.5ms".parse::<Span>().unwrap().0,
+            Duration::from_micros(500)
+        );
     }
 
     #[test]
     fn a_bare_number_and_a_negative_duration_are_refused_with_advice() {
         let error = "10".parse::<Span>().unwrap_err().to_string();
-        assert_eq!(error, "\"10\" is not a duration: write a number with its unit, such as 250ms, 1.5s or 10m");
-        assert!("-1s".parse::<Span>().unwrap_err().to_string().contains("may not be negative"));
+        assert_eq!(
+            error,
+            "\"10\" is not a duration: write a number with its unit, such as 250ms, 1.5s or 10m"
+        );
+        assert!(
+            "-1s"
+                .parse::<Span>()
+                .unwrap_err()
+                .to_string()
+                .contains("may not be negative")
+        );
     }
 }

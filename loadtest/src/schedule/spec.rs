@@ -35,7 +35,12 @@ pub struct StreamSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// Replay a trace: a file (.csv, .jsonl, also .gz), or azure-2023-conv or mooncake-conversation, which are built in.
-    #[arg(long, value_name = "NAME|FILE", conflicts_with = "rate", help_heading = "Load")]
+    #[arg(
+        long,
+        value_name = "NAME|FILE",
+        conflicts_with = "rate",
+        help_heading = "Load"
+    )]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<PathBuf>,
     /// How the trace is written, where its first line does not tell.
@@ -43,7 +48,12 @@ pub struct StreamSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace_format: Option<trace::Format>,
     /// Part of the trace to replay, in its own time: 10m..20m.
-    #[arg(long, value_name = "START..END", requires = "trace", help_heading = "Load")]
+    #[arg(
+        long,
+        value_name = "START..END",
+        requires = "trace",
+        help_heading = "Load"
+    )]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window: Option<Window>,
     /// Speed of the replay: 10 turns an hour into 6 minutes, with ten times the rate.
@@ -55,11 +65,21 @@ pub struct StreamSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_scale: Option<f64>,
     /// How far copies may be moved either way, in the trace's time [default: 5s].
-    #[arg(long, value_name = "DURATION", requires = "trace", help_heading = "Load")]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        requires = "trace",
+        help_heading = "Load"
+    )]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub copy_jitter: Option<Span>,
     /// Spread stamps that were rounded to a grid over this long; Mooncake's conversation trace needs 3s.
-    #[arg(long, value_name = "DURATION", requires = "trace", help_heading = "Load")]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        requires = "trace",
+        help_heading = "Load"
+    )]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spread: Option<Span>,
     /// Requests per second: 20, step:5@0s,20@60s, ramp:2@0s,10@300s or sine:5..45@600s.
@@ -84,7 +104,12 @@ pub struct StreamSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_tokens: Option<LengthSpec>,
     /// Spearman correlation of drawn prompt and output lengths, -1 to 1 [default: 0].
-    #[arg(long, value_name = "RHO", allow_negative_numbers = true, help_heading = "Load")]
+    #[arg(
+        long,
+        value_name = "RHO",
+        allow_negative_numbers = true,
+        help_heading = "Load"
+    )]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank_correlation: Option<f64>,
     /// Shorten longer prompts to this many tokens.
@@ -173,7 +198,9 @@ pub enum SpecError {
         source: TraceError,
     },
     /// Nothing would be sent.
-    #[error("the schedule holds no requests: lengthen the window or the duration, or raise the rate")]
+    #[error(
+        "the schedule holds no requests: lengthen the window or the duration, or raise the rate"
+    )]
     Empty,
 }
 
@@ -184,7 +211,10 @@ impl Scenario {
     /// It cannot be read, has unknown keys, or a value is not valid.
     pub fn read(path: &Path) -> Result<Self, SpecError> {
         let shown = path.display().to_string();
-        let text = std::fs::read_to_string(path).map_err(|source| SpecError::Read { path: shown.clone(), source })?;
+        let text = std::fs::read_to_string(path).map_err(|source| SpecError::Read {
+            path: shown.clone(),
+            source,
+        })?;
         toml::from_str(&text).map_err(|error| SpecError::Parse {
             path: shown,
             reason: error.to_string().trim_end().to_owned(),
@@ -199,7 +229,10 @@ impl Scenario {
         let mut streams = Vec::with_capacity(self.streams.len());
         let mut end = Duration::ZERO;
         for (index, spec) in self.streams.iter().enumerate() {
-            let model = spec.model.clone().unwrap_or_else(|| DEFAULT_MODEL.to_owned());
+            let model = spec
+                .model
+                .clone()
+                .unwrap_or_else(|| DEFAULT_MODEL.to_owned());
             let builder = Builder {
                 spec,
                 seed: self.seed,
@@ -248,7 +281,10 @@ impl Builder<'_> {
         if value.is_finite() && value > 0.0 && value <= 100_000.0 {
             Ok(value)
         } else {
-            Err(self.field(field, format!("is {value}; give a factor above 0 and up to 100000")))
+            Err(self.field(
+                field,
+                format!("is {value}; give a factor above 0 and up to 100000"),
+            ))
         }
     }
 
@@ -257,8 +293,18 @@ impl Builder<'_> {
         let (mut planned, length) = match (&self.spec.trace, &self.spec.rate) {
             (Some(trace), None) => self.from_trace(trace)?,
             (None, Some(rate)) => self.from_rate(rate)?,
-            (None, None) => return Err(self.field("rate", "is missing: give a rate (20) or a trace (azure-2023-conv)")),
-            (Some(_), Some(_)) => return Err(self.field("rate", "and trace exclude each other: a trace brings its own arrivals")),
+            (None, None) => {
+                return Err(self.field(
+                    "rate",
+                    "is missing: give a rate (20) or a trace (azure-2023-conv)",
+                ));
+            }
+            (Some(_), Some(_)) => {
+                return Err(self.field(
+                    "rate",
+                    "and trace exclude each other: a trace brings its own arrivals",
+                ));
+            }
         };
         self.draw_lengths(&mut planned)?;
         self.draw_prefixes(&mut planned);
@@ -280,22 +326,35 @@ impl Builder<'_> {
     }
 
     fn from_trace(&self, source: &Path) -> Result<(Vec<Planned>, Duration), SpecError> {
-        for (field, given) in [("shape", self.spec.shape.is_some()), ("clients", self.spec.clients.is_some())] {
+        for (field, given) in [
+            ("shape", self.spec.shape.is_some()),
+            ("clients", self.spec.clients.is_some()),
+        ] {
             if given {
-                return Err(self.field(field, "has no meaning with a trace, which brings its own arrivals"));
+                return Err(self.field(
+                    field,
+                    "has no meaning with a trace, which brings its own arrivals",
+                ));
             }
         }
-        let trace = trace::read(source, self.spec.trace_format).map_err(|source| self.trace_error(source))?;
+        let trace = trace::read(source, self.spec.trace_format)
+            .map_err(|source| self.trace_error(source))?;
         let reshape = Reshape {
             window: self.spec.window,
             spread: self.spec.spread.map_or(Duration::ZERO, |spread| spread.0),
             rate_scale: self.factor("rate-scale", self.spec.rate_scale)?,
-            copy_jitter: self.spec.copy_jitter.map_or(DEFAULT_COPY_JITTER, |jitter| jitter.0),
+            copy_jitter: self
+                .spec
+                .copy_jitter
+                .map_or(DEFAULT_COPY_JITTER, |jitter| jitter.0),
             time_scale: self.factor("time-scale", self.spec.time_scale)?,
         };
         let whole = trace.rows.last().map_or(Duration::ZERO, |row| row.at);
         let window = self.spec.window.map_or(whole, |window| {
-            window.end.map_or(whole, |end| end.min(whole)).saturating_sub(window.start)
+            window
+                .end
+                .map_or(whole, |end| end.min(whole))
+                .saturating_sub(window.start)
         });
         let planned = reshape
             .apply(&trace.rows, self.seed, self.entity)
@@ -329,10 +388,18 @@ impl Builder<'_> {
             (Some(duration), _) => duration.0,
             // Long enough for every request; it is cut to their number below.
             (None, Some(requests)) => {
-                let needed = rate.inverse(4.0 * requests as f64 + 100.0).map_or(super::numeric::duration(86_400.0 * 365.0), super::numeric::duration);
+                let needed = rate.inverse(4.0 * requests as f64 + 100.0).map_or(
+                    super::numeric::duration(86_400.0 * 365.0),
+                    super::numeric::duration,
+                );
                 needed.max(Duration::from_secs(1))
             }
-            (None, None) => return Err(self.field("duration", "is missing: with a rate, say for how long (60s) or how many requests")),
+            (None, None) => {
+                return Err(self.field(
+                    "duration",
+                    "is missing: with a rate, say for how long (60s) or how many requests",
+                ));
+            }
         };
         let gaps = self.spec.shape.unwrap_or(Gaps::Poisson);
         let clients = self.spec.clients.unwrap_or(1);
@@ -344,7 +411,11 @@ impl Builder<'_> {
         for client in 0..clients {
             // Streams and clients have separate halves of the entity number.
             let entity = (self.entity << 32) | u64::from(client);
-            instants.extend(synthetic::arrivals(&share, gaps, duration, self.seed, entity).into_iter().map(|at| (at, client)));
+            instants.extend(
+                synthetic::arrivals(&share, gaps, duration, self.seed, entity)
+                    .into_iter()
+                    .map(|at| (at, client)),
+            );
         }
         instants.sort_unstable();
         let planned = instants
@@ -365,13 +436,19 @@ impl Builder<'_> {
     fn draw_lengths(&self, planned: &mut [Planned]) -> Result<(), SpecError> {
         let rho = self.spec.rank_correlation.unwrap_or(0.0);
         if !(-1.0..=1.0).contains(&rho) {
-            return Err(self.field("rank-correlation", format!("is {rho}; it lies between -1 and 1")));
+            return Err(self.field(
+                "rank-correlation",
+                format!("is {rho}; it lies between -1 and 1"),
+            ));
         }
         let keep = self.spec.trace.is_some();
         let drawn_input = self.spec.input_tokens.is_some() || !keep;
         let drawn_output = self.spec.output_tokens.is_some() || !keep;
         let resolve = |spec: &Option<LengthSpec>, default: &LengthSpec, column| {
-            spec.as_ref().unwrap_or(default).resolve(column).map_err(|source| self.trace_error(source))
+            spec.as_ref()
+                .unwrap_or(default)
+                .resolve(column)
+                .map_err(|source| self.trace_error(source))
         };
         let pairs = Pairs::new(
             resolve(&self.spec.input_tokens, &DEFAULT_INPUT, Column::Input)?,
@@ -379,7 +456,10 @@ impl Builder<'_> {
             rho,
         );
         let mut rng = stream(self.seed, "lengths", self.entity);
-        let (max_input, max_output) = (self.spec.max_input.unwrap_or(u32::MAX).max(1), self.spec.max_output.unwrap_or(u32::MAX).max(1));
+        let (max_input, max_output) = (
+            self.spec.max_input.unwrap_or(u32::MAX).max(1),
+            self.spec.max_output.unwrap_or(u32::MAX).max(1),
+        );
         for request in planned {
             let (input, output) = pairs.draw(&mut rng);
             if drawn_input {

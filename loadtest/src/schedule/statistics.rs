@@ -46,9 +46,16 @@ impl Statistics {
         let requests = schedule.requests();
         let duration = schedule.duration().as_secs_f64();
         let instants = || requests.iter().map(|request| request.at.as_secs_f64());
-        let mean_rate = if duration > 0.0 { requests.len() as f64 / duration } else { 0.0 };
+        let mean_rate = if duration > 0.0 {
+            requests.len() as f64 / duration
+        } else {
+            0.0
+        };
         let peak = |window: f64| {
-            let most = counts(instants(), window, duration).into_iter().max().unwrap_or(0);
+            let most = counts(instants(), window, duration)
+                .into_iter()
+                .max()
+                .unwrap_or(0);
             (duration >= window && mean_rate > 0.0).then(|| f64::from(most) / window / mean_rate)
         };
         Self {
@@ -58,8 +65,18 @@ impl Statistics {
             peak_over_mean_1s: peak(1.0),
             peak_over_mean_60s: peak(60.0),
             dispersion_1s: dispersion(instants(), 1.0, duration),
-            input_tokens: Lengths::of(requests.iter().map(|request| request.input_tokens).collect()),
-            output_tokens: Lengths::of(requests.iter().map(|request| request.output_tokens).collect()),
+            input_tokens: Lengths::of(
+                requests
+                    .iter()
+                    .map(|request| request.input_tokens)
+                    .collect(),
+            ),
+            output_tokens: Lengths::of(
+                requests
+                    .iter()
+                    .map(|request| request.output_tokens)
+                    .collect(),
+            ),
         }
     }
 }
@@ -67,10 +84,21 @@ impl Statistics {
 impl Lengths {
     fn of(mut tokens: Vec<u32>) -> Self {
         tokens.sort_unstable();
-        let at = |share: f64| tokens.get(super::numeric::index(share * (tokens.len().saturating_sub(1)) as f64)).copied().unwrap_or(0);
+        let at = |share: f64| {
+            tokens
+                .get(super::numeric::index(
+                    share * (tokens.len().saturating_sub(1)) as f64,
+                ))
+                .copied()
+                .unwrap_or(0)
+        };
         let total: f64 = tokens.iter().map(|tokens| f64::from(*tokens)).sum();
         Self {
-            mean: if tokens.is_empty() { 0.0 } else { total / tokens.len() as f64 },
+            mean: if tokens.is_empty() {
+                0.0
+            } else {
+                total / tokens.len() as f64
+            },
             p50: at(0.5),
             p99: at(0.99),
             max: at(1.0),
@@ -85,6 +113,10 @@ pub fn dispersion(instants: impl Iterator<Item = f64>, window: f64, duration: f6
     if mean <= 0.0 {
         return 0.0;
     }
-    let variance = counts.iter().map(|count| (f64::from(*count) - mean).powi(2)).sum::<f64>() / counts.len() as f64;
+    let variance = counts
+        .iter()
+        .map(|count| (f64::from(*count) - mean).powi(2))
+        .sum::<f64>()
+        / counts.len() as f64;
     variance / mean
 }

@@ -29,10 +29,18 @@ pub(crate) struct Pending {
 impl Pending {
     /// The answer, token by token.
     pub(crate) fn stream(self, include_usage: bool) -> Response {
-        let tokens = Tokens { pending: self, seen: 0, include_usage, is_over: false };
+        let tokens = Tokens {
+            pending: self,
+            seen: 0,
+            include_usage,
+            is_over: false,
+        };
         let mut response = Body::from_stream(tokens).into_response();
         let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
+        headers.insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("text/event-stream; charset=utf-8"),
+        );
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
         response
     }
@@ -41,7 +49,8 @@ impl Pending {
     pub(crate) async fn whole(mut self, kv_transfer: Option<Value>) -> Response {
         let mut seen = 0;
         let (made, reason) = loop {
-            let made = std::future::poll_fn(|context| self.ticket.outbox.poll_beyond(seen, context)).await;
+            let made =
+                std::future::poll_fn(|context| self.ticket.outbox.poll_beyond(seen, context)).await;
             seen = made.tokens;
             if let Some(reason) = made.ended {
                 break (made.tokens, reason);
@@ -49,11 +58,22 @@ impl Pending {
         };
         self.ticket.ended();
         let text = self.answer.whole(reason, self.usage(made), kv_transfer);
-        ([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], text).into_response()
+        (
+            [(
+                header::CONTENT_TYPE,
+                HeaderValue::from_static("application/json"),
+            )],
+            text,
+        )
+            .into_response()
     }
 
     fn usage(&self, made: u32) -> Usage {
-        Usage { prompt: self.prompt_tokens, cached: self.cached_tokens, made }
+        Usage {
+            prompt: self.prompt_tokens,
+            cached: self.cached_tokens,
+            made,
+        }
     }
 }
 
@@ -76,13 +96,17 @@ impl Stream for Tokens {
         let made = ready!(this.pending.ticket.outbox.poll_beyond(this.seen, context));
         let news = (made.tokens - this.seen) as usize;
         let mut text = String::with_capacity((news + 2) * CHUNK_BYTES);
-        this.pending.answer.write_chunks(&mut text, this.seen, made.tokens, made.ended);
+        this.pending
+            .answer
+            .write_chunks(&mut text, this.seen, made.tokens, made.ended);
         this.seen = made.tokens;
         if made.ended.is_some() {
             this.is_over = true;
             this.pending.ticket.ended();
             if this.include_usage {
-                this.pending.answer.write_usage(&mut text, this.pending.usage(made.tokens));
+                this.pending
+                    .answer
+                    .write_usage(&mut text, this.pending.usage(made.tokens));
             }
             Answer::write_done(&mut text);
         }

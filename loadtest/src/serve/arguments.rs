@@ -18,10 +18,20 @@ use crate::schedule::span::Span;
 #[derive(Debug, Clone, clap::Args)]
 pub struct EngineArgs {
     /// Name that the model is served under
-    #[arg(long, env = "COPPICE_ENGINE_MODEL", default_value = "sim", value_name = "NAME")]
+    #[arg(
+        long,
+        env = "COPPICE_ENGINE_MODEL",
+        default_value = "sim",
+        value_name = "NAME"
+    )]
     pub model: String,
     /// Built-in profile, or a file that holds one: how fast the engine is and how much it holds
-    #[arg(long, env = "COPPICE_ENGINE_PROFILE", default_value = "llama-3.1-8b-fp8_h200_tp1", value_name = "NAME|FILE")]
+    #[arg(
+        long,
+        env = "COPPICE_ENGINE_PROFILE",
+        default_value = "llama-3.1-8b-fp8_h200_tp1",
+        value_name = "NAME|FILE"
+    )]
     pub profile: String,
     /// Part in serving a request
     #[arg(long, env = "COPPICE_ENGINE_ROLE", value_enum, default_value_t = Role::Aggregated)]
@@ -37,39 +47,100 @@ pub struct EngineArgs {
     pub name: Option<String>,
 
     /// Most sequences in a batch; without it the profile's
-    #[arg(long, env = "COPPICE_ENGINE_MAX_NUM_SEQS", value_name = "COUNT", help_heading = "Limits")]
+    #[arg(
+        long,
+        env = "COPPICE_ENGINE_MAX_NUM_SEQS",
+        value_name = "COUNT",
+        help_heading = "Limits"
+    )]
     pub max_num_seqs: Option<NonZeroU32>,
     /// Most tokens in a step; without it the profile's
-    #[arg(long, env = "COPPICE_ENGINE_MAX_NUM_BATCHED_TOKENS", value_name = "TOKENS", help_heading = "Limits")]
+    #[arg(
+        long,
+        env = "COPPICE_ENGINE_MAX_NUM_BATCHED_TOKENS",
+        value_name = "TOKENS",
+        help_heading = "Limits"
+    )]
     pub max_num_batched_tokens: Option<NonZeroU32>,
     /// Most tokens of prompt and answer together; without it 131072, or what the KV cache holds
-    #[arg(long, env = "COPPICE_ENGINE_MAX_MODEL_LEN", value_name = "TOKENS", help_heading = "Limits")]
+    #[arg(
+        long,
+        env = "COPPICE_ENGINE_MAX_MODEL_LEN",
+        value_name = "TOKENS",
+        help_heading = "Limits"
+    )]
     pub max_model_len: Option<NonZeroU32>,
     /// Tokens the KV cache holds; without it the profile's
-    #[arg(long, env = "COPPICE_ENGINE_KV_CACHE_TOKENS", value_name = "TOKENS", help_heading = "Limits")]
+    #[arg(
+        long,
+        env = "COPPICE_ENGINE_KV_CACHE_TOKENS",
+        value_name = "TOKENS",
+        help_heading = "Limits"
+    )]
     pub kv_cache_tokens: Option<u64>,
 
     /// Answer length where a client sets no limit
-    #[arg(long, env = "COPPICE_ENGINE_DEFAULT_MAX_TOKENS", default_value = "256", value_name = "TOKENS", help_heading = "Answers")]
+    #[arg(
+        long,
+        env = "COPPICE_ENGINE_DEFAULT_MAX_TOKENS",
+        default_value = "256",
+        value_name = "TOKENS",
+        help_heading = "Answers"
+    )]
     pub default_max_tokens: NonZeroU32,
     /// Probability that the model ends its answer after a token, unless a client sends ignore_eos; 0: answers use their limit
-    #[arg(long, env = "COPPICE_ENGINE_STOP_PROBABILITY", default_value_t = 0.0, value_name = "0..1", help_heading = "Answers")]
+    #[arg(
+        long,
+        env = "COPPICE_ENGINE_STOP_PROBABILITY",
+        default_value_t = 0.0,
+        value_name = "0..1",
+        help_heading = "Answers"
+    )]
     pub stop_probability: f64,
 
     /// Time from start to listening: loading weights, compiling
-    #[arg(long, env = "COPPICE_ENGINE_START_UP", default_value = "0s", value_name = "DURATION", help_heading = "Life")]
+    #[arg(
+        long,
+        env = "COPPICE_ENGINE_START_UP",
+        default_value = "0s",
+        value_name = "DURATION",
+        help_heading = "Life"
+    )]
     pub start_up: Span,
     /// Spread of the start-up time: σ of its logarithm
-    #[arg(long, env = "COPPICE_ENGINE_START_UP_SIGMA", default_value_t = 0.0, value_name = "SIGMA", help_heading = "Life")]
+    #[arg(
+        long,
+        env = "COPPICE_ENGINE_START_UP_SIGMA",
+        default_value_t = 0.0,
+        value_name = "SIGMA",
+        help_heading = "Life"
+    )]
     pub start_up_sigma: f64,
     /// How long requests may go on after the signal to end
-    #[arg(long, env = "COPPICE_ENGINE_DRAIN", default_value = "30s", value_name = "DURATION", help_heading = "Life")]
+    #[arg(
+        long,
+        env = "COPPICE_ENGINE_DRAIN",
+        default_value = "30s",
+        value_name = "DURATION",
+        help_heading = "Life"
+    )]
     pub drain: Span,
     /// Relative standard deviation of step times
-    #[arg(long, env = "COPPICE_ENGINE_NOISE", default_value_t = 0.0, value_name = "SHARE", help_heading = "Life")]
+    #[arg(
+        long,
+        env = "COPPICE_ENGINE_NOISE",
+        default_value_t = 0.0,
+        value_name = "SHARE",
+        help_heading = "Life"
+    )]
     pub noise: f64,
     /// Seed of everything drawn
-    #[arg(long, env = "COPPICE_ENGINE_SEED", default_value_t = 0, help_heading = "Life")]
+    #[arg(
+        long,
+        env = "COPPICE_ENGINE_SEED",
+        default_value_t = 0,
+        help_heading = "Life"
+    )]
     pub seed: u64,
 
     /// Bandwidth of KV transfers from prefill engines: NVLink 600, 400G InfiniBand 40, 100G Ethernet 10
@@ -82,10 +153,22 @@ pub struct EngineArgs {
     )]
     pub kv_transfer_gigabytes_per_second: f64,
     /// Time before a KV transfer's first byte
-    #[arg(long, env = "COPPICE_ENGINE_KV_TRANSFER_SET_UP", default_value = "1ms", value_name = "DURATION", help_heading = "P/D")]
+    #[arg(
+        long,
+        env = "COPPICE_ENGINE_KV_TRANSFER_SET_UP",
+        default_value = "1ms",
+        value_name = "DURATION",
+        help_heading = "P/D"
+    )]
     pub kv_transfer_set_up: Span,
     /// How long a prefill engine keeps KV that nobody fetches
-    #[arg(long, env = "COPPICE_ENGINE_KV_KEPT_FOR", default_value = "480s", value_name = "DURATION", help_heading = "P/D")]
+    #[arg(
+        long,
+        env = "COPPICE_ENGINE_KV_KEPT_FOR",
+        default_value = "480s",
+        value_name = "DURATION",
+        help_heading = "P/D"
+    )]
     pub kv_kept_for: Span,
 }
 
@@ -158,10 +241,15 @@ impl EngineArgs {
         settings.detail = Detail::Tokens;
         if let Some(tokens) = self.kv_cache_tokens {
             if tokens < u64::from(coppice_engine::BLOCK_TOKENS) {
-                bail!("--kv-cache-tokens is {tokens}, at least one block of {} is needed", coppice_engine::BLOCK_TOKENS);
+                bail!(
+                    "--kv-cache-tokens is {tokens}, at least one block of {} is needed",
+                    coppice_engine::BLOCK_TOKENS
+                );
             }
             settings.kv_capacity_tokens = tokens;
-            settings.max_model_len = settings.max_model_len.min(u32::try_from(tokens).unwrap_or(u32::MAX));
+            settings.max_model_len = settings
+                .max_model_len
+                .min(u32::try_from(tokens).unwrap_or(u32::MAX));
         }
         if let Some(limit) = self.max_num_seqs {
             settings.max_num_seqs = limit.get();
@@ -174,7 +262,9 @@ impl EngineArgs {
         }
         let bandwidth = self.kv_transfer_gigabytes_per_second;
         if !(bandwidth.is_finite() && bandwidth > 0.0) {
-            bail!("--kv-transfer-gigabytes-per-second is {bandwidth}, a number above 0 is expected");
+            bail!(
+                "--kv-transfer-gigabytes-per-second is {bandwidth}, a number above 0 is expected"
+            );
         }
         settings.transfer.bytes_per_second = bandwidth * 1e9;
         settings.transfer.set_up = self.kv_transfer_set_up.0;
@@ -182,7 +272,9 @@ impl EngineArgs {
         settings.noise = share("noise", self.noise, 1.0)?;
         settings.seed = self.seed;
         let sigma = share("start-up-sigma", self.start_up_sigma, 3.0)?;
-        let gpus = u16::try_from(profile.gpus_per_replica).ok().and_then(NonZeroU16::new);
+        let gpus = u16::try_from(profile.gpus_per_replica)
+            .ok()
+            .and_then(NonZeroU16::new);
         Ok(EngineConfig {
             model: self.model.clone(),
             name: self.name.clone(),
@@ -200,11 +292,15 @@ impl EngineArgs {
 
 /// A built-in profile by name; a file where the name looks like one.
 fn load_profile(name: &str) -> anyhow::Result<Profile> {
-    let looks_like_a_file = Path::new(name).extension().is_some_and(|extension| extension == "json") || name.contains('/');
+    let looks_like_a_file = Path::new(name)
+        .extension()
+        .is_some_and(|extension| extension == "json")
+        || name.contains('/');
     if !looks_like_a_file {
         return Ok(Profile::named(name)?);
     }
-    let text = std::fs::read_to_string(name).with_context(|| format!("reading engine profile {name}"))?;
+    let text =
+        std::fs::read_to_string(name).with_context(|| format!("reading engine profile {name}"))?;
     Profile::from_json(&text).with_context(|| format!("engine profile {name}"))
 }
 
@@ -231,11 +327,27 @@ mod tests {
 
     #[test]
     fn flags_override_the_profile() {
-        let words = ["--model=qwen3", "--role", "prefill", "--max-num-seqs=7", "--kv-cache-tokens=3200", "--start-up=2s"];
+        let words = [
+            "--model=qwen3",
+            "--role",
+            "prefill",
+            "--max-num-seqs=7",
+            "--kv-cache-tokens=3200",
+            "--start-up=2s",
+        ];
         let config = resolve(&words).unwrap();
-        assert_eq!((config.model.as_str(), config.role), ("qwen3", Role::Prefill));
-        assert_eq!((config.settings.max_num_seqs, config.settings.max_model_len), (7, 3200));
-        assert_eq!(config.settings.max_num_batched_tokens, config.profile.max_num_batched_tokens);
+        assert_eq!(
+            (config.model.as_str(), config.role),
+            ("qwen3", Role::Prefill)
+        );
+        assert_eq!(
+            (config.settings.max_num_seqs, config.settings.max_model_len),
+            (7, 3200)
+        );
+        assert_eq!(
+            config.settings.max_num_batched_tokens,
+            config.profile.max_num_batched_tokens
+        );
         assert_eq!(config.start_up, Duration::from_secs(2));
     }
 
@@ -259,7 +371,9 @@ mod tests {
     #[test]
     fn start_up_times_spread_round_their_median() {
         let median = Duration::from_secs(120);
-        let mut drawn: Vec<_> = (0..999).map(|seed| draw_start_up(median, 0.2, seed)).collect();
+        let mut drawn: Vec<_> = (0..999)
+            .map(|seed| draw_start_up(median, 0.2, seed))
+            .collect();
         drawn.sort();
         let middle = drawn[499].as_secs_f64();
         assert!((middle / 120.0 - 1.0).abs() < 0.05, "{middle}");

@@ -35,7 +35,10 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let shutdown = Shutdown::install().context("listening for signals")?;
     if args.hosted {
         // A signal ends all engines at once: whoever hosts them decides about draining.
-        if let Ok(outcome) = shutdown.guard(Duration::ZERO, hosted::run_on_standard_streams()).await {
+        if let Ok(outcome) = shutdown
+            .guard(Duration::ZERO, hosted::run_on_standard_streams())
+            .await
+        {
             outcome?;
         }
         return Ok(ExitCode::SUCCESS);
@@ -48,9 +51,19 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     info!(model, profile, role = ?config.role, start_up_seconds, "starting");
     let (_, grace_wish) = watch::channel(None);
     let (_, frozen) = watch::channel(false);
-    let control = Control { drain: shutdown.draining(), grace: grace_wish, frozen };
+    let control = Control {
+        drain: shutdown.draining(),
+        grace: grace_wish,
+        frozen,
+    };
     let on_listening = |address| info!(%address, "serving");
-    let engine = run_engine(config, address, Neighbours::default(), control, on_listening);
+    let engine = run_engine(
+        config,
+        address,
+        Neighbours::default(),
+        control,
+        on_listening,
+    );
     shutdown.guard(grace, engine).await??;
     Ok(ExitCode::SUCCESS)
 }

@@ -51,13 +51,18 @@ pub struct Neighbours {
 
 impl Default for Neighbours {
     fn default() -> Self {
-        Self { here: Arc::default(), client: Client::builder(TokioExecutor::new()).build_http() }
+        Self {
+            here: Arc::default(),
+            client: Client::builder(TokioExecutor::new()).build_http(),
+        }
     }
 }
 
 impl Neighbours {
     pub(crate) fn enter(&self, address: SocketAddr, simulation: &Arc<Simulation>) {
-        self.here.write().insert(address, Arc::downgrade(simulation));
+        self.here
+            .write()
+            .insert(address, Arc::downgrade(simulation));
     }
 
     pub(crate) fn leave(&self, address: SocketAddr) {
@@ -69,8 +74,13 @@ impl Neighbours {
     /// Never in the caller's own turn, also for an engine next door: the caller may hold its engine, and two engines that fetch
     /// from each other would wait for each other.
     pub(crate) fn release(&self, source: KvSource, failures: &Arc<AtomicU64>) {
-        let address = source.host.parse().ok().map(|host| SocketAddr::new(host, source.port));
-        let near = address.and_then(|address| self.here.read().get(&address).and_then(Weak::upgrade));
+        let address = source
+            .host
+            .parse()
+            .ok()
+            .map(|host| SocketAddr::new(host, source.port));
+        let near =
+            address.and_then(|address| self.here.read().get(&address).and_then(Weak::upgrade));
         let (client, failures) = (self.client.clone(), Arc::clone(failures));
         tokio::spawn(async move {
             if let Some(near) = near {
@@ -86,11 +96,25 @@ impl Neighbours {
     }
 }
 
-async fn release_far(client: &Client<HttpConnector, Body>, source: &KvSource) -> anyhow::Result<()> {
-    let host = if source.host.contains(':') { format!("[{}]", source.host) } else { source.host.clone() };
-    let uri = format!("http://{host}:{}{RELEASE_PATH}{}", source.port, source.request);
+async fn release_far(
+    client: &Client<HttpConnector, Body>,
+    source: &KvSource,
+) -> anyhow::Result<()> {
+    let host = if source.host.contains(':') {
+        format!("[{}]", source.host)
+    } else {
+        source.host.clone()
+    };
+    let uri = format!(
+        "http://{host}:{}{RELEASE_PATH}{}",
+        source.port, source.request
+    );
     let request = Request::post(uri).body(Body::empty())?;
     let response = tokio::time::timeout(RELEASE_TIMEOUT, client.request(request)).await??;
-    anyhow::ensure!(response.status().is_success(), "answered {}", response.status());
+    anyhow::ensure!(
+        response.status().is_success(),
+        "answered {}",
+        response.status()
+    );
     Ok(())
 }

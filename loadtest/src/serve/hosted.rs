@@ -31,20 +31,41 @@ use super::instance::{self, Control};
 
 /// A line of input.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(tag = "op", rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
+#[serde(
+    tag = "op",
+    rename_all = "camelCase",
+    rename_all_fields = "camelCase",
+    deny_unknown_fields
+)]
 enum Order {
-    Start { id: String, address: SocketAddr, args: Vec<String> },
-    Drain { id: String, grace_seconds: Option<f64> },
-    Stop { id: String },
-    FreezeMetrics { id: Option<String>, frozen: bool },
+    Start {
+        id: String,
+        address: SocketAddr,
+        args: Vec<String>,
+    },
+    Drain {
+        id: String,
+        grace_seconds: Option<f64>,
+    },
+    Stop {
+        id: String,
+    },
+    FreezeMetrics {
+        id: Option<String>,
+        frozen: bool,
+    },
 }
 
 /// A line of output.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "event", rename_all = "camelCase")]
 enum Notice {
-    Listening { id: String },
-    Drained { id: String },
+    Listening {
+        id: String,
+    },
+    Drained {
+        id: String,
+    },
     Failed {
         #[serde(skip_serializing_if = "Option::is_none")]
         id: Option<String>,
@@ -77,7 +98,10 @@ impl Drop for Hosted {
 }
 
 /// Serves engines until there are no more orders. Orders and notices are lines without their ends.
-pub async fn run(mut orders: mpsc::UnboundedReceiver<String>, notices: mpsc::UnboundedSender<String>) {
+pub async fn run(
+    mut orders: mpsc::UnboundedReceiver<String>,
+    notices: mpsc::UnboundedSender<String>,
+) {
     let (ended, mut ends) = mpsc::unbounded_channel();
     let mut host = Host {
         engines: BTreeMap::new(),
@@ -126,8 +150,12 @@ pub async fn run_on_standard_streams() -> anyhow::Result<()> {
     });
     run(orders, notice).await;
     // All senders are gone, so what is left is written at once.
-    let written = tokio::task::spawn_blocking(|| writer.join()).await.context("writing notices")?;
-    written.map_err(|_| anyhow::anyhow!("the thread that writes notices panicked"))?.context("writing notices")
+    let written = tokio::task::spawn_blocking(|| writer.join())
+        .await
+        .context("writing notices")?;
+    written
+        .map_err(|_| anyhow::anyhow!("the thread that writes notices panicked"))?
+        .context("writing notices")
 }
 
 /// Where notices go; nobody listens any more when the host is ending.
@@ -147,19 +175,40 @@ type Ended = mpsc::UnboundedSender<(String, u64)>;
 impl Host {
     fn obey(&mut self, line: &str, ended: &Ended) {
         let outcome = match serde_json::from_str::<Order>(line) {
-            Ok(Order::Start { id, address, args }) => self.start(&id, address, &args, ended).map_err(|error| (Some(id), error)),
-            Ok(Order::Drain { id, grace_seconds }) => self.drain(&id, grace_seconds).map_err(|error| (Some(id), error)),
+            Ok(Order::Start { id, address, args }) => self
+                .start(&id, address, &args, ended)
+                .map_err(|error| (Some(id), error)),
+            Ok(Order::Drain { id, grace_seconds }) => self
+                .drain(&id, grace_seconds)
+                .map_err(|error| (Some(id), error)),
             Ok(Order::Stop { id }) => self.stop(&id).map_err(|error| (Some(id), error)),
-            Ok(Order::FreezeMetrics { id, frozen }) => self.freeze(id.as_deref(), frozen).map_err(|error| (id, error)),
-            Err(error) => Err((id_of(line), anyhow::anyhow!("the order is not valid: {error}"))),
+            Ok(Order::FreezeMetrics { id, frozen }) => self
+                .freeze(id.as_deref(), frozen)
+                .map_err(|error| (id, error)),
+            Err(error) => Err((
+                id_of(line),
+                anyhow::anyhow!("the order is not valid: {error}"),
+            )),
         };
         if let Err((id, error)) = outcome {
-            self.notices.tell(&Notice::Failed { id, error: format!("{error:#}") });
+            self.notices.tell(&Notice::Failed {
+                id,
+                error: format!("{error:#}"),
+            });
         }
     }
 
-    fn start(&mut self, id: &str, address: SocketAddr, args: &[String], ended: &Ended) -> anyhow::Result<()> {
-        anyhow::ensure!(!self.engines.contains_key(id), "it is started already; stop it first");
+    fn start(
+        &mut self,
+        id: &str,
+        address: SocketAddr,
+        args: &[String],
+        ended: &Ended,
+    ) -> anyhow::Result<()> {
+        anyhow::ensure!(
+            !self.engines.contains_key(id),
+            "it is started already; stop it first"
+        );
         let mut config = EngineArgs::from_words(args).and_then(|args| args.resolve())?;
         config.name.get_or_insert_with(|| id.to_owned());
         self.started += 1;
@@ -167,8 +216,19 @@ impl Host {
         let drain = CancellationToken::new();
         let (grace, grace_wish) = watch::channel(None);
         let (frozen, frozen_wish) = watch::channel(self.frozen);
-        let control = Control { drain: drain.clone(), grace: grace_wish, frozen: frozen_wish };
-        let life = live(id.to_owned(), config, address, self.neighbours.clone(), control, self.notices.clone());
+        let control = Control {
+            drain: drain.clone(),
+            grace: grace_wish,
+            frozen: frozen_wish,
+        };
+        let life = live(
+            id.to_owned(),
+            config,
+            address,
+            self.neighbours.clone(),
+            control,
+            self.notices.clone(),
+        );
         let (id, ended) = (id.to_owned(), ended.clone());
         let task = {
             let id = id.clone();
@@ -178,15 +238,25 @@ impl Host {
                 drop(ended.send((id, generation)));
             })
         };
-        self.engines.insert(id, Hosted { generation, drain, grace, frozen, task });
+        self.engines.insert(
+            id,
+            Hosted {
+                generation,
+                drain,
+                grace,
+                frozen,
+                task,
+            },
+        );
         Ok(())
     }
 
     fn drain(&self, id: &str, grace_seconds: Option<f64>) -> anyhow::Result<()> {
         let engine = self.engine(id)?;
         if let Some(seconds) = grace_seconds {
-            let grace = Duration::try_from_secs_f64(seconds)
-                .with_context(|| format!("graceSeconds is {seconds}, a number from 0 is expected"))?;
+            let grace = Duration::try_from_secs_f64(seconds).with_context(|| {
+                format!("graceSeconds is {seconds}, a number from 0 is expected")
+            })?;
             engine.grace.send_replace(Some(grace));
         }
         engine.drain.cancel();
@@ -216,11 +286,17 @@ impl Host {
     }
 
     fn engine(&self, id: &str) -> anyhow::Result<&Hosted> {
-        self.engines.get(id).context("no such engine is running; start it first")
+        self.engines
+            .get(id)
+            .context("no such engine is running; start it first")
     }
 
     fn forget(&mut self, id: &str, generation: u64) {
-        if self.engines.get(id).is_some_and(|engine| engine.generation == generation) {
+        if self
+            .engines
+            .get(id)
+            .is_some_and(|engine| engine.generation == generation)
+        {
             self.engines.remove(id);
         }
     }
@@ -240,7 +316,10 @@ async fn live(
     };
     let notice = match instance::run(config, address, neighbours, control, on_listening).await {
         Ok(()) => Notice::Drained { id },
-        Err(error) => Notice::Failed { id: Some(id), error: format!("{:#}", anyhow::Error::from(error)) },
+        Err(error) => Notice::Failed {
+            id: Some(id),
+            error: format!("{:#}", anyhow::Error::from(error)),
+        },
     };
     notices.tell(&notice);
 }

@@ -45,7 +45,11 @@ pub async fn run(
     control: Control,
     on_listening: impl FnOnce(SocketAddr),
 ) -> Result<(), BindError> {
-    let Control { drain, grace, mut frozen } = control;
+    let Control {
+        drain,
+        grace,
+        mut frozen,
+    } = control;
     tokio::select! {
         () = drain.cancelled() => return Ok(()),
         () = tokio::time::sleep(config.start_up) => {}
@@ -54,11 +58,24 @@ pub async fn run(
     let default_grace = config.drain;
     let simulation = Simulation::new(&config, neighbours.clone());
     neighbours.enter(address, &simulation);
-    let _leave = Leave { neighbours: &neighbours, address };
+    let _leave = Leave {
+        neighbours: &neighbours,
+        address,
+    };
     let server = Arc::new(Server::new(config, Arc::clone(&simulation), address));
     let closing = CancellationToken::new();
-    let limits = Limits { connections: 1 << 16, headers: IDLE_CONNECTION, drain: LAST_BYTES, ..Limits::default() };
-    let serving = serve_http(listener, router(Arc::clone(&server)), limits, closing.clone());
+    let limits = Limits {
+        connections: 1 << 16,
+        headers: IDLE_CONNECTION,
+        drain: LAST_BYTES,
+        ..Limits::default()
+    };
+    let serving = serve_http(
+        listener,
+        router(Arc::clone(&server)),
+        limits,
+        closing.clone(),
+    );
     on_listening(address);
 
     let freezing = async {
@@ -75,7 +92,10 @@ pub async fn run(
         simulation.drain();
         let grace = grace.borrow().unwrap_or(default_grace);
         info!(%address, grace_seconds = grace.as_secs_f64(), "draining");
-        if tokio::time::timeout(grace, simulation.empty()).await.is_err() {
+        if tokio::time::timeout(grace, simulation.empty())
+            .await
+            .is_err()
+        {
             let left = simulation.look(coppice_engine::Engine::load);
             let (requests, kept) = (left.running + left.waiting(), left.kept);
             warn!(%address, requests, kept, "requests or kept KV did not end in time and are dropped");

@@ -36,7 +36,8 @@ impl Outbox {
             Some(FinishReason::Length) => FULL_LENGTH,
             Some(FinishReason::Abort) => ABORTED,
         };
-        self.state.fetch_add(u64::from(tokens) | flag, Ordering::Release);
+        self.state
+            .fetch_add(u64::from(tokens) | flag, Ordering::Release);
         self.reader.wake();
     }
 
@@ -49,7 +50,11 @@ impl Outbox {
         self.reader.register(context.waker());
         // Something may have come between the look and the registration.
         let made = self.made();
-        if made.tokens > seen || made.ended.is_some() { Poll::Ready(made) } else { Poll::Pending }
+        if made.tokens > seen || made.ended.is_some() {
+            Poll::Ready(made)
+        } else {
+            Poll::Pending
+        }
     }
 
     fn made(&self) -> Made {
@@ -63,7 +68,10 @@ impl Outbox {
         } else {
             None
         };
-        Made { tokens: u32::try_from(state & TOKENS).unwrap_or(u32::MAX), ended }
+        Made {
+            tokens: u32::try_from(state & TOKENS).unwrap_or(u32::MAX),
+            ended,
+        }
     }
 }
 
@@ -82,7 +90,8 @@ mod tests {
                 let mut seen = Vec::new();
                 loop {
                     let before = seen.last().map_or(0, |made: &Made| made.tokens);
-                    let made = std::future::poll_fn(|context| outbox.poll_beyond(before, context)).await;
+                    let made =
+                        std::future::poll_fn(|context| outbox.poll_beyond(before, context)).await;
                     seen.push(made);
                     if made.ended.is_some() {
                         return seen;
@@ -96,7 +105,13 @@ mod tests {
         }
         outbox.add(1, Some(FinishReason::Length));
         let seen = reader.await.unwrap();
-        assert_eq!(seen.last(), Some(&Made { tokens: 10, ended: Some(FinishReason::Length) }));
+        assert_eq!(
+            seen.last(),
+            Some(&Made {
+                tokens: 10,
+                ended: Some(FinishReason::Length)
+            })
+        );
         assert!(seen.iter().rev().skip(1).all(|made| made.ended.is_none()));
     }
 }

@@ -9,9 +9,9 @@ use crate::openai::Endpoint;
 
 /// Made-up words; which one comes at a place is fixed, so answers of one length are equal in size.
 const WORDS: [&str; 32] = [
-    "coppice", "of", "hazel", "stools", "grows", "back", "from", "the", "cut", "and", "each", "stem", "is", "thin",
-    "while", "roots", "stay", "old", "so", "a", "wood", "may", "be", "young", "for", "ever", "under", "oaks", "that",
-    "stand", "over", "it",
+    "coppice", "of", "hazel", "stools", "grows", "back", "from", "the", "cut", "and", "each",
+    "stem", "is", "thin", "while", "roots", "stay", "old", "so", "a", "wood", "may", "be", "young",
+    "for", "ever", "under", "oaks", "that", "stand", "over", "it",
 ];
 
 /// What every piece of one answer repeats.
@@ -39,7 +39,12 @@ impl Answer {
             Endpoint::ChatCompletions => "chatcmpl",
         };
         let id = format!("{prefix}-{request_id}");
-        Self { endpoint, id, created, model: Value::from(model).to_string() }
+        Self {
+            endpoint,
+            id,
+            created,
+            model: Value::from(model).to_string(),
+        }
     }
 
     /// The answer's name.
@@ -48,13 +53,21 @@ impl Answer {
     }
 
     /// Appends a stream's events for the tokens `from..upto`; the last one says why the answer ended.
-    pub(crate) fn write_chunks(&self, out: &mut String, from: u32, upto: u32, ended: Option<FinishReason>) {
+    pub(crate) fn write_chunks(
+        &self,
+        out: &mut String,
+        from: u32,
+        upto: u32,
+        ended: Option<FinishReason>,
+    ) {
         if from == 0 && upto > 0 && self.endpoint == Endpoint::ChatCompletions {
             self.write_chunk(out, r#"{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}"#);
         }
         for place in from..upto {
             let (space, word) = (if place == 0 { "" } else { " " }, word(place));
-            let reason = ended.filter(|_| place + 1 == upto).map_or("null", reason_json);
+            let reason = ended
+                .filter(|_| place + 1 == upto)
+                .map_or("null", reason_json);
             self.write_head(out);
             let written = match self.endpoint {
                 Endpoint::Completions => write!(
@@ -84,7 +97,12 @@ impl Answer {
     }
 
     /// The whole answer at once.
-    pub(crate) fn whole(&self, ended: FinishReason, usage: Usage, kv_transfer: Option<Value>) -> String {
+    pub(crate) fn whole(
+        &self,
+        ended: FinishReason,
+        usage: Usage,
+        kv_transfer: Option<Value>,
+    ) -> String {
         let text = (0..usage.made).map(word).collect::<Vec<_>>().join(" ");
         let reason: Value = reason_name(ended).into();
         let (object, choice) = match self.endpoint {
@@ -121,15 +139,24 @@ impl Answer {
             Endpoint::Completions => "text_completion",
             Endpoint::ChatCompletions => "chat.completion.chunk",
         };
-        let Self { id, created, model, .. } = self;
-        let written = write!(out, r#"data: {{"id":"{id}","object":"{object}","created":{created},"model":{model},"choices":["#);
+        let Self {
+            id, created, model, ..
+        } = self;
+        let written = write!(
+            out,
+            r#"data: {{"id":"{id}","object":"{object}","created":{created},"model":{model},"choices":["#
+        );
         debug_assert!(written.is_ok(), "a string takes everything");
     }
 }
 
 impl Usage {
     fn json(self) -> String {
-        let Self { prompt, cached, made } = self;
+        let Self {
+            prompt,
+            cached,
+            made,
+        } = self;
         let total = u64::from(prompt) + u64::from(made);
         format!(
             r#"{{"prompt_tokens":{prompt},"total_tokens":{total},"completion_tokens":{made},"prompt_tokens_details":{{"cached_tokens":{cached}}}}}"#
@@ -162,7 +189,9 @@ mod tests {
     use super::*;
 
     fn events(text: &str) -> Vec<Value> {
-        text.split_terminator("\n\n").map(|event| serde_json::from_str(event.strip_prefix("data: ").unwrap()).unwrap()).collect()
+        text.split_terminator("\n\n")
+            .map(|event| serde_json::from_str(event.strip_prefix("data: ").unwrap()).unwrap())
+            .collect()
     }
 
     #[test]
@@ -171,7 +200,14 @@ mod tests {
         let mut text = String::new();
         answer.write_chunks(&mut text, 0, 1, None);
         answer.write_chunks(&mut text, 1, 3, Some(FinishReason::Length));
-        answer.write_usage(&mut text, Usage { prompt: 10, cached: 4, made: 3 });
+        answer.write_usage(
+            &mut text,
+            Usage {
+                prompt: 10,
+                cached: 4,
+                made: 3,
+            },
+        );
         let events = events(&text);
         assert_eq!(events.len(), 5);
         assert_eq!(events[0]["choices"][0]["delta"]["role"], "assistant");
@@ -179,7 +215,10 @@ mod tests {
         assert_eq!(events[3]["choices"][0]["finish_reason"], "length");
         assert_eq!(events[3]["model"], "a \"b\"");
         assert_eq!(events[4]["choices"], json!([]));
-        assert_eq!(events[4]["usage"]["prompt_tokens_details"]["cached_tokens"], 4);
+        assert_eq!(
+            events[4]["usage"]["prompt_tokens_details"]["cached_tokens"],
+            4
+        );
         assert_eq!(events[4]["usage"]["total_tokens"], 13);
     }
 
@@ -188,10 +227,17 @@ mod tests {
         let answer = Answer::new(Endpoint::Completions, "7", 1, "m");
         let mut text = String::new();
         answer.write_chunks(&mut text, 0, 40, Some(FinishReason::Stop));
-        let streamed: String =
-            events(&text).iter().map(|event| event["choices"][0]["text"].as_str().unwrap().to_owned()).collect();
-        let usage = Usage { prompt: 1, cached: 0, made: 40 };
-        let whole: Value = serde_json::from_str(&answer.whole(FinishReason::Stop, usage, None)).unwrap();
+        let streamed: String = events(&text)
+            .iter()
+            .map(|event| event["choices"][0]["text"].as_str().unwrap().to_owned())
+            .collect();
+        let usage = Usage {
+            prompt: 1,
+            cached: 0,
+            made: 40,
+        };
+        let whole: Value =
+            serde_json::from_str(&answer.whole(FinishReason::Stop, usage, None)).unwrap();
         assert_eq!(whole["choices"][0]["text"], streamed);
         assert_eq!(whole["choices"][0]["finish_reason"], "stop");
         assert_eq!(whole["id"], "cmpl-7");

@@ -54,7 +54,11 @@ pub(crate) struct StatusCounts {
 }
 
 impl Server {
-    pub(crate) fn new(config: EngineConfig, simulation: Arc<Simulation>, address: SocketAddr) -> Self {
+    pub(crate) fn new(
+        config: EngineConfig,
+        simulation: Arc<Simulation>,
+        address: SocketAddr,
+    ) -> Self {
         let name = config.name.clone().unwrap_or_else(|| address.to_string());
         let name = HeaderValue::from_str(&name).unwrap_or(HeaderValue::from_static("engine"));
         let random = ChaCha8Rng::seed_from_u64(config.settings.seed ^ 0x414e_5357_4552_5321);
@@ -100,25 +104,47 @@ impl Server {
         text.into()
     }
 
-    fn generate(&self, endpoint: Endpoint, headers: &HeaderMap, body: &[u8]) -> Result<Accepted, ApiError> {
+    fn generate(
+        &self,
+        endpoint: Endpoint,
+        headers: &HeaderMap,
+        body: &[u8],
+    ) -> Result<Accepted, ApiError> {
         let asked = GenerationRequest::parse(endpoint, headers, body)?;
         if !asked.model.is_empty() && asked.model != self.config.model {
             return Err(ApiError::unknown_model(&asked.model, &self.config.model));
         }
         let serial = self.serial.fetch_add(1, Ordering::Relaxed);
         let created = jiff::Timestamp::now().as_second();
-        let answer = Answer::new(endpoint, &format!("{:016x}{serial:016x}", self.salt), created, &self.config.model);
+        let answer = Answer::new(
+            endpoint,
+            &format!("{:016x}{serial:016x}", self.salt),
+            created,
+            &self.config.model,
+        );
         let transfer = asked.kv_transfer.clone().unwrap_or_default();
         let limit = self.simulation.look(coppice_engine::Engine::context_limit);
         let handover = Handover {
             keep_as: transfer.do_remote_decode.then(|| answer.id().to_owned()),
-            source: if transfer.do_remote_prefill { KvSource::of(&transfer) } else { None },
+            source: if transfer.do_remote_prefill {
+                KvSource::of(&transfer)
+            } else {
+                None
+            },
         };
-        let ticket = self.simulation.submit(self.lengths(&asked, limit), handover).map_err(|error| match error {
-            SubmitError::Draining => ApiError::unavailable("the engine is draining; send the request to another one", 1),
-            other => ApiError::bad_request("max_tokens", other.to_string()),
-        })?;
-        let kv_transfer = transfer.do_remote_decode.then(|| self.kv_transfer(headers, answer.id(), asked.prompt_tokens));
+        let ticket = self
+            .simulation
+            .submit(self.lengths(&asked, limit), handover)
+            .map_err(|error| match error {
+                SubmitError::Draining => ApiError::unavailable(
+                    "the engine is draining; send the request to another one",
+                    1,
+                ),
+                other => ApiError::bad_request("max_tokens", other.to_string()),
+            })?;
+        let kv_transfer = transfer
+            .do_remote_decode
+            .then(|| self.kv_transfer(headers, answer.id(), asked.prompt_tokens));
         Ok(Accepted {
             pending: Pending {
                 ticket,
@@ -134,9 +160,14 @@ impl Server {
     /// What the engine is asked to do.
     fn lengths(&self, asked: &GenerationRequest, limit: u32) -> Request {
         let room = limit.saturating_sub(asked.prompt_tokens).max(1);
-        let default = NonZeroU32::new(self.config.default_max_tokens.get().min(room)).unwrap_or(NonZeroU32::MIN);
+        let default = NonZeroU32::new(self.config.default_max_tokens.get().min(room))
+            .unwrap_or(NonZeroU32::MIN);
         let max_tokens = asked.max_tokens_or(default);
-        let stops_after = if asked.ignore_eos { None } else { self.draw_stop() };
+        let stops_after = if asked.ignore_eos {
+            None
+        } else {
+            self.draw_stop()
+        };
         let (output_tokens, ends_with) = match stops_after.map(|stop| stop.max(asked.min_tokens)) {
             Some(stop) if stop < max_tokens => (stop, FinishReason::Stop),
             Some(_) | None => (max_tokens, FinishReason::Length),
@@ -162,17 +193,26 @@ impl Server {
         }
         let uniform: f64 = self.random.lock().random();
         let tokens = ((1.0 - uniform).ln() / (1.0 - probability).ln()).floor() + 1.0;
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at least 1, and the cast saturates")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "at least 1, and the cast saturates"
+        )]
         Some(tokens as u32)
     }
 
     /// Where a decode engine finds the KV: the address by which this engine was reached.
     fn kv_transfer(&self, headers: &HeaderMap, request: &str, prompt_tokens: u32) -> Value {
-        let reached: Option<axum::http::uri::Authority> =
-            headers.get(header::HOST).and_then(|host| host.to_str().ok()).and_then(|host| host.parse().ok());
+        let reached: Option<axum::http::uri::Authority> = headers
+            .get(header::HOST)
+            .and_then(|host| host.to_str().ok())
+            .and_then(|host| host.parse().ok());
         let (host, port) = match &reached {
             Some(authority) => {
-                let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+                let host = authority
+                    .host()
+                    .trim_start_matches('[')
+                    .trim_end_matches(']');
                 (host.to_owned(), authority.port_u16().unwrap_or(80))
             }
             None => (self.address.ip().to_string(), self.address.port()),
@@ -212,24 +252,43 @@ pub(crate) fn router(server: Arc<Server>) -> Router {
         .with_state(server)
 }
 
-async fn completions(State(server): State<Arc<Server>>, headers: HeaderMap, body: Bytes) -> Response {
+async fn completions(
+    State(server): State<Arc<Server>>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
     generation(&server, Endpoint::Completions, &headers, body).await
 }
 
-async fn chat_completions(State(server): State<Arc<Server>>, headers: HeaderMap, body: Bytes) -> Response {
+async fn chat_completions(
+    State(server): State<Arc<Server>>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
     generation(&server, Endpoint::ChatCompletions, &headers, body).await
 }
 
-async fn generation(server: &Server, endpoint: Endpoint, headers: &HeaderMap, body: Bytes) -> Response {
+async fn generation(
+    server: &Server,
+    endpoint: Endpoint,
+    headers: &HeaderMap,
+    body: Bytes,
+) -> Response {
     let accepted = server.generate(endpoint, headers, &body);
     drop(body);
     let mut response = match accepted {
         Ok(Accepted { pending, asked, .. }) if asked.stream => pending.stream(asked.include_usage),
-        Ok(Accepted { pending, kv_transfer, .. }) => pending.whole(kv_transfer).await,
+        Ok(Accepted {
+            pending,
+            kv_transfer,
+            ..
+        }) => pending.whole(kv_transfer).await,
         Err(error) => error.into_response(),
     };
     server.answered[endpoint as usize].count(response.status());
-    response.headers_mut().insert(HeaderName::from_static(ENGINE_HEADER), server.name.clone());
+    response
+        .headers_mut()
+        .insert(HeaderName::from_static(ENGINE_HEADER), server.name.clone());
     response
 }
 
@@ -248,7 +307,9 @@ impl StatusCounts {
 
 async fn models(State(server): State<Arc<Server>>) -> axum::Json<Value> {
     let model = &server.config.model;
-    let limit = server.simulation.look(coppice_engine::Engine::context_limit);
+    let limit = server
+        .simulation
+        .look(coppice_engine::Engine::context_limit);
     axum::Json(json!({"object": "list", "data": [{
         "id": model, "object": "model", "created": jiff::Timestamp::now().as_second(), "owned_by": "vllm",
         "root": model, "parent": null, "max_model_len": limit,
@@ -256,7 +317,11 @@ async fn models(State(server): State<Arc<Server>>) -> axum::Json<Value> {
 }
 
 async fn health(State(server): State<Arc<Server>>) -> StatusCode {
-    if server.simulation.is_draining() { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK }
+    if server.simulation.is_draining() {
+        StatusCode::SERVICE_UNAVAILABLE
+    } else {
+        StatusCode::OK
+    }
 }
 
 async fn metrics_text(State(server): State<Arc<Server>>) -> Response {
@@ -265,7 +330,11 @@ async fn metrics_text(State(server): State<Arc<Server>>) -> Response {
 }
 
 async fn release(State(server): State<Arc<Server>>, Path(request): Path<String>) -> StatusCode {
-    if server.simulation.release(&request) { StatusCode::NO_CONTENT } else { StatusCode::NOT_FOUND }
+    if server.simulation.release(&request) {
+        StatusCode::NO_CONTENT
+    } else {
+        StatusCode::NOT_FOUND
+    }
 }
 
 impl Role {

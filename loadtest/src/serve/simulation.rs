@@ -92,7 +92,11 @@ impl Simulation {
     }
 
     /// Takes a request.
-    pub(crate) fn submit(self: &Arc<Self>, request: Request, handover: Handover) -> Result<Ticket, SubmitError> {
+    pub(crate) fn submit(
+        self: &Arc<Self>,
+        request: Request,
+        handover: Handover,
+    ) -> Result<Ticket, SubmitError> {
         let mut inner = self.caught_up();
         let id = inner.engine.submit(self.origin.elapsed(), request)?;
         let outbox = Arc::new(Outbox::default());
@@ -106,7 +110,12 @@ impl Simulation {
             tokens: 0,
         });
         self.wake_if_sooner(&inner);
-        Ok(Ticket { simulation: Arc::clone(self), id, outbox, ended: false })
+        Ok(Ticket {
+            simulation: Arc::clone(self),
+            id,
+            outbox,
+            ended: false,
+        })
     }
 
     /// Forgets the KV kept under a name; false when there is none.
@@ -174,7 +183,9 @@ impl Simulation {
     fn caught_up(&self) -> MutexGuard<'_, Inner> {
         let mut inner = self.inner.lock();
         let mut events = std::mem::take(&mut inner.events);
-        inner.engine.advance_into(self.origin.elapsed(), &mut events);
+        inner
+            .engine
+            .advance_into(self.origin.elapsed(), &mut events);
         for event in events.drain(..) {
             if let Some(source) = inner.note(event) {
                 self.release_at(source);
@@ -243,7 +254,11 @@ impl Inner {
                     }
                 }
             }
-            EventKind::Fetched => return self.readers[index].as_mut().and_then(|reader| reader.source.take()),
+            EventKind::Fetched => {
+                return self.readers[index]
+                    .as_mut()
+                    .and_then(|reader| reader.source.take());
+            }
             EventKind::Expired => self.kept.retain(|_, id| *id != event.request),
             EventKind::Preempted => {}
         }
@@ -252,7 +267,10 @@ impl Inner {
 
     fn tell_readers(&mut self) {
         for index in self.touched.drain(..) {
-            if let Some(reader) = self.readers[index].as_mut().filter(|reader| reader.tokens > 0) {
+            if let Some(reader) = self.readers[index]
+                .as_mut()
+                .filter(|reader| reader.tokens > 0)
+            {
                 reader.outbox.add(std::mem::take(&mut reader.tokens), None);
             }
         }

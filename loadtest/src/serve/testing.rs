@@ -39,9 +39,17 @@ pub(crate) fn slow_config(step_ms: f64, words: &[&str]) -> EngineConfig {
             "kv_capacity_tokens": 320000, "max_num_seqs": 64, "max_num_batched_tokens": 4096}}"#
     );
     config.profile = Profile::from_json(&text).unwrap();
-    let settings = Settings { detail: Detail::Tokens, max_model_len: 32768, ..Settings::of(&config.profile) };
+    let settings = Settings {
+        detail: Detail::Tokens,
+        max_model_len: 32768,
+        ..Settings::of(&config.profile)
+    };
     let asked = config.settings;
-    config.settings = Settings { transfer: asked.transfer, kept_kv_expires_after: asked.kept_kv_expires_after, ..settings };
+    config.settings = Settings {
+        transfer: asked.transfer,
+        kept_kv_expires_after: asked.kept_kv_expires_after,
+        ..settings
+    };
     config
 }
 
@@ -54,17 +62,35 @@ impl TestEngine {
         Self::start_at("127.0.0.1:0".parse().unwrap(), config, neighbours).await
     }
 
-    pub(crate) async fn start_at(address: SocketAddr, config: EngineConfig, neighbours: Neighbours) -> Self {
+    pub(crate) async fn start_at(
+        address: SocketAddr,
+        config: EngineConfig,
+        neighbours: Neighbours,
+    ) -> Self {
         let drain = CancellationToken::new();
         let (grace, grace_wish) = watch::channel(None);
         let (frozen, frozen_wish) = watch::channel(false);
-        let control = Control { drain: drain.clone(), grace: grace_wish, frozen: frozen_wish };
+        let control = Control {
+            drain: drain.clone(),
+            grace: grace_wish,
+            frozen: frozen_wish,
+        };
         let (listening, address_of) = oneshot::channel();
         let task = tokio::spawn(async move {
-            run(config, address, neighbours, control, |address| listening.send(address).unwrap()).await.unwrap();
+            run(config, address, neighbours, control, |address| {
+                listening.send(address).unwrap()
+            })
+            .await
+            .unwrap();
         });
         let address = address_of.await.unwrap();
-        Self { address, drain, grace, frozen, task }
+        Self {
+            address,
+            drain,
+            grace,
+            frozen,
+            task,
+        }
     }
 
     pub(crate) fn url(&self, path: &str) -> String {
@@ -88,7 +114,14 @@ pub(crate) fn client() -> reqwest::Client {
 }
 
 pub(crate) async fn text(url: &str) -> String {
-    client().get(url).send().await.unwrap().text().await.unwrap()
+    client()
+        .get(url)
+        .send()
+        .await
+        .unwrap()
+        .text()
+        .await
+        .unwrap()
 }
 
 /// Posts a request; answers status, headers and body.
@@ -100,11 +133,17 @@ pub(crate) async fn post(url: &str, body: &Value) -> reqwest::Response {
 pub(crate) async fn stream(url: &str, body: &Value) -> Vec<Value> {
     let response = post(url, body).await;
     assert_eq!(response.status(), 200);
-    assert_eq!(response.headers()["content-type"], "text/event-stream; charset=utf-8");
+    assert_eq!(
+        response.headers()["content-type"],
+        "text/event-stream; charset=utf-8"
+    );
     let text = response.text().await.unwrap();
     let mut events: Vec<&str> = text.split_terminator("\n\n").collect();
     assert_eq!(events.pop(), Some("data: [DONE]"), "{text}");
-    events.into_iter().map(|event| serde_json::from_str(event.strip_prefix("data: ").unwrap()).unwrap()).collect()
+    events
+        .into_iter()
+        .map(|event| serde_json::from_str(event.strip_prefix("data: ").unwrap()).unwrap())
+        .collect()
 }
 
 /// A chat request of `tokens` one-word tokens.
@@ -126,7 +165,10 @@ pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, mut holds: 
 pub(crate) fn metric(body: &str, name: &str) -> f64 {
     let samples: Vec<f64> = body
         .lines()
-        .filter(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{'])))
+        .filter(|line| {
+            line.strip_prefix(name)
+                .is_some_and(|rest| rest.starts_with([' ', '{']))
+        })
         .map(|line| line.rsplit(' ').next().unwrap().parse().unwrap())
         .collect();
     assert!(!samples.is_empty(), "no metric {name} in\n{body}");
@@ -161,7 +203,13 @@ struct Family {
 impl Family {
     fn new(name: &str, kind: &str) -> Self {
         let (name, kind) = (name.to_owned(), kind.to_owned());
-        Self { name, kind, labels: Vec::new(), values: BTreeMap::new(), bounds: Vec::new() }
+        Self {
+            name,
+            kind,
+            labels: Vec::new(),
+            values: BTreeMap::new(),
+            bounds: Vec::new(),
+        }
     }
 
     fn sample(&mut self, line: &str) {
@@ -182,8 +230,19 @@ impl Family {
             if name == "le" && !self.bounds.iter().any(|bound| bound == value) {
                 self.bounds.push(value.to_owned());
             }
-            if ["reason", "finished_reason", "source", "stage", "sleep_state"].contains(&name) {
-                self.values.entry(name.to_owned()).or_default().push(value.to_owned());
+            if [
+                "reason",
+                "finished_reason",
+                "source",
+                "stage",
+                "sleep_state",
+            ]
+            .contains(&name)
+            {
+                self.values
+                    .entry(name.to_owned())
+                    .or_default()
+                    .push(value.to_owned());
             }
         }
     }

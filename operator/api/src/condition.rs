@@ -141,8 +141,12 @@ impl Reason {
             Self::SufficientReadyPods => "SufficientReadyPods",
             Self::SufficientScheduledPods => "SufficientScheduledPods",
             Self::InsufficientScheduledPods => "InsufficientScheduledPods",
-            Self::InsufficientAvailableScalingGroupReplicas => "InsufficientAvailablePodCliqueScalingGroupReplicas",
-            Self::SufficientAvailableScalingGroupReplicas => "SufficientAvailablePodCliqueScalingGroupReplicas",
+            Self::InsufficientAvailableScalingGroupReplicas => {
+                "InsufficientAvailablePodCliqueScalingGroupReplicas"
+            }
+            Self::SufficientAvailableScalingGroupReplicas => {
+                "SufficientAvailablePodCliqueScalingGroupReplicas"
+            }
             Self::GangTerminationActive => "GangTerminationActive",
             Self::MinAvailableReached => "MinAvailableReached",
             Self::AllClusterTopologyLevelsAvailable => "AllClusterTopologyLevelsAvailable",
@@ -216,7 +220,9 @@ pub struct Observed {
 
 /// The condition of a type in a list.
 pub fn find(conditions: &[Condition], kind: ConditionType) -> Option<&Condition> {
-    conditions.iter().find(|condition| condition.type_ == kind.as_str())
+    conditions
+        .iter()
+        .find(|condition| condition.type_ == kind.as_str())
 }
 
 /// Whether the condition of a type is in a list with that status.
@@ -228,9 +234,21 @@ pub fn is(conditions: &[Condition], kind: ConditionType, status: ConditionStatus
 ///
 /// `lastTransitionTime` becomes `now` only when the status differs from before, so that a changed reason or message
 /// does not restart a delay that counts from it. Conditions of other types are left alone.
-pub fn set(conditions: &mut Vec<Condition>, observed: Observed, observed_generation: Option<i64>, now: Time) -> bool {
-    let Observed { kind, status, reason, message } = observed;
-    let existing = conditions.iter_mut().find(|condition| condition.type_ == kind.as_str());
+pub fn set(
+    conditions: &mut Vec<Condition>,
+    observed: Observed,
+    observed_generation: Option<i64>,
+    now: Time,
+) -> bool {
+    let Observed {
+        kind,
+        status,
+        reason,
+        message,
+    } = observed;
+    let existing = conditions
+        .iter_mut()
+        .find(|condition| condition.type_ == kind.as_str());
     let Some(existing) = existing else {
         conditions.push(Condition {
             type_: kind.as_str().to_owned(),
@@ -269,33 +287,78 @@ mod tests {
     }
 
     fn breached(status: ConditionStatus, reason: Reason) -> Observed {
-        Observed { kind: ConditionType::MinAvailableBreached, status, reason, message: "2 of 3".to_owned() }
+        Observed {
+            kind: ConditionType::MinAvailableBreached,
+            status,
+            reason,
+            message: "2 of 3".to_owned(),
+        }
     }
 
     #[test]
     fn the_transition_time_moves_with_the_status_only() {
         let mut conditions = Vec::new();
-        assert!(set(&mut conditions, breached(ConditionStatus::True, Reason::InsufficientReadyPods), None, at(1)));
-        assert!(!set(&mut conditions, breached(ConditionStatus::True, Reason::InsufficientReadyPods), None, at(2)));
+        assert!(set(
+            &mut conditions,
+            breached(ConditionStatus::True, Reason::InsufficientReadyPods),
+            None,
+            at(1)
+        ));
+        assert!(!set(
+            &mut conditions,
+            breached(ConditionStatus::True, Reason::InsufficientReadyPods),
+            None,
+            at(2)
+        ));
         let reason = Reason::ScheduledReplicasBelowMinAvailable;
-        assert!(set(&mut conditions, breached(ConditionStatus::True, reason), None, at(3)));
+        assert!(set(
+            &mut conditions,
+            breached(ConditionStatus::True, reason),
+            None,
+            at(3)
+        ));
         assert_eq!(conditions[0].last_transition_time, at(1));
-        assert!(set(&mut conditions, breached(ConditionStatus::False, Reason::SufficientReadyPods), None, at(4)));
+        assert!(set(
+            &mut conditions,
+            breached(ConditionStatus::False, Reason::SufficientReadyPods),
+            None,
+            at(4)
+        ));
         assert_eq!(conditions[0].last_transition_time, at(4));
-        assert!(is(&conditions, ConditionType::MinAvailableBreached, ConditionStatus::False));
+        assert!(is(
+            &conditions,
+            ConditionType::MinAvailableBreached,
+            ConditionStatus::False
+        ));
     }
 
     #[test]
     fn other_conditions_stay() {
         let mut conditions = Vec::new();
-        set(&mut conditions, breached(ConditionStatus::True, Reason::InsufficientReadyPods), None, at(1));
-        let foreign = Condition { type_: "FromTheScheduler".to_owned(), ..conditions[0].clone() };
+        set(
+            &mut conditions,
+            breached(ConditionStatus::True, Reason::InsufficientReadyPods),
+            None,
+            at(1),
+        );
+        let foreign = Condition {
+            type_: "FromTheScheduler".to_owned(),
+            ..conditions[0].clone()
+        };
         conditions.push(foreign.clone());
-        set(&mut conditions, breached(ConditionStatus::False, Reason::SufficientReadyPods), Some(2), at(2));
+        set(
+            &mut conditions,
+            breached(ConditionStatus::False, Reason::SufficientReadyPods),
+            Some(2),
+            at(2),
+        );
         assert_eq!(conditions.len(), 2);
         assert_eq!(conditions[1], foreign);
         assert!(remove(&mut conditions, ConditionType::MinAvailableBreached));
-        assert!(!remove(&mut conditions, ConditionType::MinAvailableBreached));
+        assert!(!remove(
+            &mut conditions,
+            ConditionType::MinAvailableBreached
+        ));
         assert_eq!(conditions, [foreign]);
     }
 }

@@ -57,7 +57,9 @@ const NANOSECONDS_PER_SECOND: i64 = 1_000_000_000;
 impl GoDuration {
     /// A whole number of seconds; saturates at the ends of the range.
     pub const fn from_seconds(seconds: i64) -> Self {
-        Self { nanoseconds: seconds.saturating_mul(NANOSECONDS_PER_SECOND) }
+        Self {
+            nanoseconds: seconds.saturating_mul(NANOSECONDS_PER_SECOND),
+        }
     }
 
     /// A number of nanoseconds.
@@ -85,7 +87,9 @@ impl TryFrom<Duration> for GoDuration {
     type Error = std::num::TryFromIntError;
 
     fn try_from(duration: Duration) -> Result<Self, Self::Error> {
-        Ok(Self { nanoseconds: i64::try_from(duration.as_nanos())? })
+        Ok(Self {
+            nanoseconds: i64::try_from(duration.as_nanos())?,
+        })
     }
 }
 
@@ -111,8 +115,9 @@ impl FromStr for GoDuration {
             rest = behind;
         }
         let signed = if negative { -total } else { total };
-        let nanoseconds =
-            i64::try_from(signed).map_err(|_| ParseDurationError::TooLong { text: text.to_owned() })?;
+        let nanoseconds = i64::try_from(signed).map_err(|_| ParseDurationError::TooLong {
+            text: text.to_owned(),
+        })?;
         Ok(Self { nanoseconds })
     }
 }
@@ -125,12 +130,19 @@ fn read_component<'t>(text: &str, rest: &'t str) -> Result<(i128, &'t str), Pars
         None => ("", behind_whole),
     };
     if whole.is_empty() && fraction.is_empty() {
-        return Err(ParseDurationError::MissingNumber { text: text.to_owned(), rest: rest.to_owned() });
+        return Err(ParseDurationError::MissingNumber {
+            text: text.to_owned(),
+            rest: rest.to_owned(),
+        });
     }
-    let unit_length = behind_number.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(behind_number.len());
+    let unit_length = behind_number
+        .find(|c: char| c.is_ascii_digit() || c == '.')
+        .unwrap_or(behind_number.len());
     let (unit, behind) = behind_number.split_at(unit_length);
     if unit.is_empty() {
-        return Err(ParseDurationError::MissingUnit { text: text.to_owned() });
+        return Err(ParseDurationError::MissingUnit {
+            text: text.to_owned(),
+        });
     }
     let scale: i128 = match unit {
         "ns" => 1,
@@ -139,15 +151,26 @@ fn read_component<'t>(text: &str, rest: &'t str) -> Result<(i128, &'t str), Pars
         "s" => 1_000_000_000,
         "m" => 60_000_000_000,
         "h" => 3_600_000_000_000,
-        _ => return Err(ParseDurationError::UnknownUnit { text: text.to_owned(), unit: unit.to_owned() }),
+        _ => {
+            return Err(ParseDurationError::UnknownUnit {
+                text: text.to_owned(),
+                unit: unit.to_owned(),
+            });
+        }
     };
-    let too_long = || ParseDurationError::TooLong { text: text.to_owned() };
+    let too_long = || ParseDurationError::TooLong {
+        text: text.to_owned(),
+    };
     // Nineteen digits hold any number in range, and keep the products below inside 128 bits.
     let whole = whole.trim_start_matches('0');
     if whole.len() > 19 {
         return Err(too_long());
     }
-    let whole: i128 = if whole.is_empty() { 0 } else { whole.parse().map_err(|_| too_long())? };
+    let whole: i128 = if whole.is_empty() {
+        0
+    } else {
+        whole.parse().map_err(|_| too_long())?
+    };
     // Digits behind the fifteenth are below a nanosecond even in hours.
     let mut part: i128 = 0;
     let mut weight = scale;
@@ -163,7 +186,10 @@ fn read_component<'t>(text: &str, rest: &'t str) -> Result<(i128, &'t str), Pars
 }
 
 fn split_digits(text: &str) -> (&str, &str) {
-    text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()))
+    text.split_at(
+        text.find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(text.len()),
+    )
 }
 
 impl fmt::Display for GoDuration {
@@ -173,11 +199,28 @@ impl fmt::Display for GoDuration {
         match nanoseconds {
             0 => f.write_str("0s"),
             1..1_000 => write!(f, "{sign}{nanoseconds}ns"),
-            1_000..1_000_000 => write!(f, "{sign}{}µs", Decimal { value: nanoseconds, digits: 3 }),
-            1_000_000..1_000_000_000 => write!(f, "{sign}{}ms", Decimal { value: nanoseconds, digits: 6 }),
+            1_000..1_000_000 => write!(
+                f,
+                "{sign}{}µs",
+                Decimal {
+                    value: nanoseconds,
+                    digits: 3
+                }
+            ),
+            1_000_000..1_000_000_000 => write!(
+                f,
+                "{sign}{}ms",
+                Decimal {
+                    value: nanoseconds,
+                    digits: 6
+                }
+            ),
             _ => {
                 let minutes = nanoseconds / 60_000_000_000;
-                let seconds = Decimal { value: nanoseconds % 60_000_000_000, digits: 9 };
+                let seconds = Decimal {
+                    value: nanoseconds % 60_000_000_000,
+                    digits: 9,
+                };
                 match (minutes / 60, minutes % 60) {
                     (0, 0) => write!(f, "{sign}{seconds}s"),
                     (0, minutes) => write!(f, "{sign}{minutes}m{seconds}s"),
@@ -273,11 +316,26 @@ mod tests {
         let why = |text: &str| text.parse::<GoDuration>().unwrap_err().to_string();
         assert_eq!(why(""), "a duration is needed, such as 4h or 90s");
         assert_eq!(why("-"), "a duration is needed, such as 4h or 90s");
-        assert_eq!(why("4"), r#""4" is not a duration: a unit is missing at the end (ns, us, ms, s, m or h)"#);
-        assert_eq!(why("4d"), r#""4d" is not a duration: unknown unit "d" (ns, us, ms, s, m or h)"#);
-        assert_eq!(why("h4"), r#""h4" is not a duration: a number is missing before "h4""#);
-        assert_eq!(why("1h."), r#""1h." is not a duration: a number is missing before ".""#);
-        assert_eq!(why("2562048h"), r#""2562048h" is too long for a duration (about 292 years at most)"#);
+        assert_eq!(
+            why("4"),
+            r#""4" is not a duration: a unit is missing at the end (ns, us, ms, s, m or h)"#
+        );
+        assert_eq!(
+            why("4d"),
+            r#""4d" is not a duration: unknown unit "d" (ns, us, ms, s, m or h)"#
+        );
+        assert_eq!(
+            why("h4"),
+            r#""h4" is not a duration: a number is missing before "h4""#
+        );
+        assert_eq!(
+            why("1h."),
+            r#""1h." is not a duration: a number is missing before ".""#
+        );
+        assert_eq!(
+            why("2562048h"),
+            r#""2562048h" is too long for a duration (about 292 years at most)"#
+        );
         assert!(why("99999999999999999999h").contains("too long"));
         assert!(why("4 h").contains("unknown unit \" h\""));
     }

@@ -19,7 +19,13 @@ pub const GROUP_TEMPLATE_PODS: &str = "GROVE_PCSG_TEMPLATE_NUM_PODS";
 pub const GROUP_REPLICA_INDEX: &str = "GROVE_PCSG_INDEX";
 
 /// Variables of every pod, in the order in which they come.
-pub const OF_EVERY_POD: [&str; 5] = [SET_NAME, SET_REPLICA_INDEX, CLIQUE_NAME, HEADLESS_SERVICE, POD_INDEX];
+pub const OF_EVERY_POD: [&str; 5] = [
+    SET_NAME,
+    SET_REPLICA_INDEX,
+    CLIQUE_NAME,
+    HEADLESS_SERVICE,
+    POD_INDEX,
+];
 /// Variables that members of a scaling group have too, behind those of every pod.
 pub const OF_GROUP_MEMBERS: [&str; 3] = [GROUP_NAME, GROUP_TEMPLATE_PODS, GROUP_REPLICA_INDEX];
 

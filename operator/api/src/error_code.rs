@@ -79,7 +79,9 @@ impl ErrorCode {
             Self::SyncComputeDomain => "ERR_SYNC_COMPUTEDOMAIN",
             Self::DeleteSetReplica => "ERR_DELETE_PCS_REPLICA",
             Self::GetClusterTopologyLevels => "ERR_GET_CLUSTER_TOPOLOGY_LEVELS",
-            Self::InitContainerEnvironmentVariableMissing => "ERR_INITCONTAINER_ENVIRONMENT_VARIABLE_MISSING",
+            Self::InitContainerEnvironmentVariableMissing => {
+                "ERR_INITCONTAINER_ENVIRONMENT_VARIABLE_MISSING"
+            }
             Self::MissingPodCliqueTemplate => "ERR_MISSING_PODCLIQUE_TEMPLATE",
         }
     }

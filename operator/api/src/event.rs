@@ -86,7 +86,9 @@ impl EventReason {
             Self::ScalingGroupCreateOrUpdateFailed => "PodCliqueScalingGroupCreateOrUpdateFailed",
             Self::ScalingGroupDeleteSuccessful => "PodCliqueScalingGroupDeleteSuccessful",
             Self::ScalingGroupDeleteFailed => "PodCliqueScalingGroupDeleteFailed",
-            Self::ScalingGroupReplicaDeleteSuccessful => "PodCliqueScalingGroupReplicaDeleteSuccessful",
+            Self::ScalingGroupReplicaDeleteSuccessful => {
+                "PodCliqueScalingGroupReplicaDeleteSuccessful"
+            }
             Self::ScalingGroupReplicaDeleteFailed => "PodCliqueScalingGroupReplicaDeleteFailed",
             Self::SetReplicaDeleteSuccessful => "PodCliqueSetReplicaDeleteSuccessful",
             Self::SetReplicaDeleteFailed => "PodCliqueSetReplicaDeleteFailed",

@@ -23,7 +23,11 @@ use std::fmt;
     derive = "PartialEq",
     doc = "Pods that are placed together or not at all. Written by the operator, for schedulers and people to read.",
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp"
+    )
 )]
 pub struct PodGangSpec {
     /// One group for each PodClique of the gang. The name is all lower case on the wire.
@@ -60,7 +64,9 @@ pub struct PodGroup {
 }
 
 /// Name of an object in a namespace.
-#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(
+    JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord,
+)]
 #[serde(rename_all = "camelCase")]
 pub struct NamespacedName {
     /// Namespace.

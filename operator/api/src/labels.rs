@@ -116,7 +116,10 @@ impl Component {
 
 /// Labels of every object that belongs to `set`.
 pub fn of_set(set: &str) -> BTreeMap<String, String> {
-    BTreeMap::from([(MANAGED_BY.to_owned(), OPERATOR.to_owned()), (PART_OF.to_owned(), set.to_owned())])
+    BTreeMap::from([
+        (MANAGED_BY.to_owned(), OPERATOR.to_owned()),
+        (PART_OF.to_owned(), set.to_owned()),
+    ])
 }
 
 /// Label selector of everything the operator manages, as text.
@@ -152,7 +155,13 @@ mod tests {
     fn selectors_are_upstreams() {
         let set = "app.kubernetes.io/managed-by=grove-operator,app.kubernetes.io/part-of=mn";
         assert_eq!(set_selector("mn"), set);
-        assert_eq!(clique_selector("mn", "mn-0-frontend"), format!("{set},grove.io/podclique=mn-0-frontend"));
-        assert_eq!(group_selector("mn", "mn-0-prefill"), format!("{set},grove.io/podcliquescalinggroup=mn-0-prefill"));
+        assert_eq!(
+            clique_selector("mn", "mn-0-frontend"),
+            format!("{set},grove.io/podclique=mn-0-frontend")
+        );
+        assert_eq!(
+            group_selector("mn", "mn-0-prefill"),
+            format!("{set},grove.io/podcliquescalinggroup=mn-0-prefill")
+        );
     }
 }

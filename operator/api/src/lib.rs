@@ -30,8 +30,12 @@ pub use gang::{PodGang, PodGangPhase, PodGangSpec, PodGangStatus};
 pub use last_error::LastError;
 pub use pod_clique::{PodClique, PodCliqueSpec, PodCliqueStatus};
 pub use pod_clique_set::{PodCliqueSet, PodCliqueSetSpec, PodCliqueSetStatus};
-pub use scaling_group::{PodCliqueScalingGroup, PodCliqueScalingGroupSpec, PodCliqueScalingGroupStatus};
-pub use topology::{ClusterTopologyBinding, ClusterTopologyBindingSpec, ClusterTopologyBindingStatus};
+pub use scaling_group::{
+    PodCliqueScalingGroup, PodCliqueScalingGroupSpec, PodCliqueScalingGroupStatus,
+};
+pub use topology::{
+    ClusterTopologyBinding, ClusterTopologyBindingSpec, ClusterTopologyBindingStatus,
+};
 
 /// API group of PodCliqueSet, PodClique, PodCliqueScalingGroup and ClusterTopologyBinding.
 pub const GROUP: &str = "grove.io";

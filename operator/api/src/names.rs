@@ -57,7 +57,10 @@ pub fn headless_service(set: &str, i: u32) -> String {
 
 /// DNS name of the headless service.
 pub fn service_address(set: &str, i: u32, namespace: &str, cluster_domain: &str) -> String {
-    format!("{}.{namespace}.svc.{cluster_domain}", headless_service(set, i))
+    format!(
+        "{}.{namespace}.svc.{cluster_domain}",
+        headless_service(set, i)
+    )
 }
 
 /// Name of the HorizontalPodAutoscaler of a PodClique or PodCliqueScalingGroup: that of its target.
@@ -145,7 +148,10 @@ mod tests {
         assert_eq!(pod_hostname(&pclq, 2), "mn-0-prefill-1-pworker-2");
         assert_eq!(pod_generate_name(&pclq), "mn-0-prefill-1-pworker-");
         assert_eq!(headless_service("mn", 0), "mn-0");
-        assert_eq!(service_address("mn", 0, "ml", "cluster.local"), "mn-0.ml.svc.cluster.local");
+        assert_eq!(
+            service_address("mn", 0, "ml", "cluster.local"),
+            "mn-0.ml.svc.cluster.local"
+        );
         assert_eq!(autoscaler(&pcsg), "mn-0-prefill");
         assert_eq!(role("mn"), "grove.io:pcs:mn");
         assert_eq!(as_label_value(&role("mn")), "grove.io-pcs-mn");

@@ -85,7 +85,9 @@ impl PodCliqueSpec {
     /// Upstream copies `replicas` before it turns 0 into 1 and then refuses its own default; this takes the number
     /// that was meant.
     pub fn effective_min_available(&self) -> i32 {
-        self.min_available.unwrap_or_else(|| self.template_replicas()).max(1)
+        self.min_available
+            .unwrap_or_else(|| self.template_replicas())
+            .max(1)
     }
 }
 

@@ -2,7 +2,8 @@
 
 use crate::gang::PodGangPhase;
 use crate::sharing::{
-    PcsResourceSharingSpec, PcsgResourceSharingSpec, ResourceClaimTemplateConfig, ResourceSharingSpec,
+    PcsResourceSharingSpec, PcsgResourceSharingSpec, ResourceClaimTemplateConfig,
+    ResourceSharingSpec,
 };
 use crate::topology::TopologyConstraint;
 use crate::{AutoScalingConfig, GoDuration, LastError, PodCliqueSpec, defaults};
@@ -84,7 +85,8 @@ pub struct PodCliqueSetSpec {
     pub template: PodCliqueSetTemplateSpec,
 }
 
-const PACK_DOMAIN_IS_DEPRECATED: &str = "packDomain is deprecated and refused in new objects: write pack.required";
+const PACK_DOMAIN_IS_DEPRECATED: &str =
+    "packDomain is deprecated and refused in new objects: write pack.required";
 
 /// How a changed template reaches the pods.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
@@ -135,7 +137,10 @@ pub struct PodCliqueSetTemplateSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resource_sharing: Option<Vec<PcsResourceSharingSpec>>,
     /// Cliques that scale together.
-    #[serde(rename = "podCliqueScalingGroups", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        rename = "podCliqueScalingGroups",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub scaling_groups: Option<Vec<PodCliqueScalingGroupConfig>>,
 }
 
@@ -151,13 +156,16 @@ impl PodCliqueSetTemplateSpec {
 
     /// The termination delay that applies.
     pub fn effective_termination_delay(&self) -> GoDuration {
-        self.termination_delay.unwrap_or(defaults::TERMINATION_DELAY)
+        self.termination_delay
+            .unwrap_or(defaults::TERMINATION_DELAY)
     }
 
     /// Whether the headless services also list pods that are not ready.
     pub fn publishes_not_ready_addresses(&self) -> bool {
         let config = self.headless_service_config.as_ref();
-        config.map_or(defaults::PUBLISH_NOT_READY_ADDRESSES, |config| config.publish_not_ready_addresses)
+        config.map_or(defaults::PUBLISH_NOT_READY_ADDRESSES, |config| {
+            config.publish_not_ready_addresses
+        })
     }
 }
 
@@ -187,7 +195,9 @@ pub struct HeadlessServiceConfig {
 
 impl Default for HeadlessServiceConfig {
     fn default() -> Self {
-        Self { publish_not_ready_addresses: publish_not_ready_addresses() }
+        Self {
+            publish_not_ready_addresses: publish_not_ready_addresses(),
+        }
     }
 }
 
@@ -260,7 +270,10 @@ impl PodCliqueScalingGroupConfig {
     }
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "serde's default needs the field's type")]
+#[expect(
+    clippy::unnecessary_wraps,
+    reason = "serde's default needs the field's type"
+)]
 fn some_one() -> Option<i32> {
     Some(1)
 }

@@ -73,7 +73,10 @@ fn one() -> i32 {
     1
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "serde's default needs the field's type")]
+#[expect(
+    clippy::unnecessary_wraps,
+    reason = "serde's default needs the field's type"
+)]
 fn some_one() -> Option<i32> {
     Some(1)
 }

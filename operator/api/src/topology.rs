@@ -32,7 +32,9 @@ impl TopologyConstraint {
 
     /// The domain that the pods should share where possible.
     pub fn preferred_domain(&self) -> Option<&str> {
-        self.pack.as_ref().and_then(|pack| pack.preferred.as_deref())
+        self.pack
+            .as_ref()
+            .and_then(|pack| pack.preferred.as_deref())
     }
 }
 
@@ -71,7 +73,9 @@ fn names_a_domain() -> Rule {
 }
 
 /// The levels of a cluster's topology, broadest first, and the node labels that tell them.
-#[derive(CustomResource, JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[derive(
+    CustomResource, JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq,
+)]
 #[serde(rename_all = "camelCase")]
 #[kube(
     group = "grove.io",
@@ -84,8 +88,16 @@ fn names_a_domain() -> Rule {
     derive = "Default",
     derive = "PartialEq",
     doc = "Names the levels of the cluster's topology, and binds them to the topology objects of schedulers.",
-    printcolumn(name = "Domains", type_ = "string", json_path = ".spec.levels[*].domain"),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    printcolumn(
+        name = "Domains",
+        type_ = "string",
+        json_path = ".spec.levels[*].domain"
+    ),
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp"
+    )
 )]
 pub struct ClusterTopologyBindingSpec {
     /// Levels from the broadest to the narrowest.

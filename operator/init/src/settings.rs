@@ -9,7 +9,12 @@ use tracing_subscriber::EnvFilter;
 #[command(name = "coppice-init", version)]
 pub(crate) struct Arguments {
     /// A PodClique to wait for and the ready pods it needs, such as set-0-router:1; may be given several times
-    #[arg(long = "podcliques", short = 'p', value_name = "NAME:MINIMUM", required = true)]
+    #[arg(
+        long = "podcliques",
+        short = 'p',
+        value_name = "NAME:MINIMUM",
+        required = true
+    )]
     podcliques: Vec<String>,
     /// Namespace of the PodCliques; without it the one in the pod info folder
     #[arg(long, env = "COPPICE_NAMESPACE")]
@@ -21,7 +26,12 @@ pub(crate) struct Arguments {
     #[arg(long, env = "COPPICE_KUBECONFIG", value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
     /// What to log: a level (error, warn, info, debug, trace), or filters such as info,kube=debug
-    #[arg(long, env = "COPPICE_LOG_LEVEL", default_value = "info", value_name = "FILTER")]
+    #[arg(
+        long,
+        env = "COPPICE_LOG_LEVEL",
+        default_value = "info",
+        value_name = "FILTER"
+    )]
     log_level: String,
     /// How log lines look
     #[arg(long, env = "COPPICE_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
@@ -71,13 +81,25 @@ impl SettingsError {
 impl Settings {
     /// Reads what the arguments leave to files.
     pub(crate) fn resolve(arguments: Arguments) -> Result<Self, SettingsError> {
-        let Arguments { podcliques, namespace, pod_info, kubeconfig, log_level: _, log_format: _ } = arguments;
-        let rules = StartRules::parse(podcliques.iter().map(String::as_str)).map_err(SettingsError::Rules)?;
+        let Arguments {
+            podcliques,
+            namespace,
+            pod_info,
+            kubeconfig,
+            log_level: _,
+            log_format: _,
+        } = arguments;
+        let rules = StartRules::parse(podcliques.iter().map(String::as_str))
+            .map_err(SettingsError::Rules)?;
         let namespace = match namespace {
             Some(namespace) => namespace,
             None => read_namespace(&pod_info)?,
         };
-        Ok(Self { rules, namespace, kubeconfig })
+        Ok(Self {
+            rules,
+            namespace,
+            kubeconfig,
+        })
     }
 }
 
@@ -100,10 +122,20 @@ pub(crate) struct LogLevelError {
 
 /// Logs go to standard error, where `kubectl logs` finds them.
 pub(crate) fn start_logging(arguments: &Arguments) -> Result<(), LogLevelError> {
-    let Arguments { log_level, log_format, .. } = arguments;
-    let wrong = |source| LogLevelError { filter: log_level.clone(), source };
+    let Arguments {
+        log_level,
+        log_format,
+        ..
+    } = arguments;
+    let wrong = |source| LogLevelError {
+        filter: log_level.clone(),
+        source,
+    };
     let filter = EnvFilter::try_new(log_level).map_err(wrong)?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false);
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(false);
     match log_format {
         LogFormat::Text => builder.init(),
         LogFormat::Json => builder.json().flatten_event(true).init(),
@@ -125,19 +157,40 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let pod_info = format!("--pod-info={}", folder.path().display());
         let missing = resolve(&["-pa:1", &pod_info]).unwrap_err();
-        assert!(missing.to_string().ends_with("namespace; give --namespace"), "{missing}");
+        assert!(
+            missing.to_string().ends_with("namespace; give --namespace"),
+            "{missing}"
+        );
         std::fs::write(folder.path().join("namespace"), " \n").unwrap();
-        assert!(resolve(&["-pa:1", &pod_info]).unwrap_err().to_string().contains("is empty"));
+        assert!(
+            resolve(&["-pa:1", &pod_info])
+                .unwrap_err()
+                .to_string()
+                .contains("is empty")
+        );
         std::fs::write(folder.path().join("namespace"), "ml\n").unwrap();
         assert_eq!(resolve(&["-pa:1", &pod_info]).unwrap().namespace, "ml");
-        assert_eq!(resolve(&["-pa:1", "--namespace=x", &pod_info]).unwrap().namespace, "x");
+        assert_eq!(
+            resolve(&["-pa:1", "--namespace=x", &pod_info])
+                .unwrap()
+                .namespace,
+            "x"
+        );
     }
 
     #[test]
     fn what_the_operator_writes_is_understood() {
         let argument = coppice_operator_api::init_container::argument("set-0-router", 2);
-        let settings = resolve(&[&argument, "--podcliques=set-0-pre-0-lead:1", "--namespace=ml"]).unwrap();
-        assert_eq!(settings.rules.cliques().collect::<Vec<_>>(), ["set-0-pre-0-lead", "set-0-router"]);
+        let settings = resolve(&[
+            &argument,
+            "--podcliques=set-0-pre-0-lead:1",
+            "--namespace=ml",
+        ])
+        .unwrap();
+        assert_eq!(
+            settings.rules.cliques().collect::<Vec<_>>(),
+            ["set-0-pre-0-lead", "set-0-router"]
+        );
     }
 
     #[test]

@@ -57,7 +57,11 @@ pub(crate) async fn until_ready(settings: &Settings) -> Result<(), WaitError> {
     loop {
         let missing = match gate(&settings.rules, &readiness) {
             Gate::Start => return Ok(()),
-            Gate::Wait(shortfalls) => shortfalls.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+            Gate::Wait(shortfalls) => shortfalls
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+                .join(", "),
         };
         if missing != told {
             info!(namespace = settings.namespace, %missing, "waiting");
@@ -80,7 +84,9 @@ async fn connect(settings: &Settings) -> Result<Client, WaitError> {
         Some(path) => {
             let kubeconfig = Kubeconfig::read_from(path).map_err(WaitError::Kubeconfig)?;
             let options = KubeConfigOptions::default();
-            Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(WaitError::Kubeconfig)?
+            Config::from_custom_kubeconfig(kubeconfig, &options)
+                .await
+                .map_err(WaitError::Kubeconfig)?
         }
         None => Config::incluster().map_err(WaitError::ServiceAccount)?,
     };
@@ -88,13 +94,21 @@ async fn connect(settings: &Settings) -> Result<Client, WaitError> {
 }
 
 /// One watch for each clique, so that the account needs to see no more than these.
-fn watch(client: &Client, settings: &Settings) -> SelectAll<Pin<Box<dyn Stream<Item = News> + Send>>> {
+fn watch(
+    client: &Client,
+    settings: &Settings,
+) -> SelectAll<Pin<Box<dyn Stream<Item = News> + Send>>> {
     let kind = ApiResource::erase::<PodClique>(&());
     select_all(settings.rules.cliques().map(|clique| {
         let name = clique.to_owned();
         let api: Api<SlimClique> = Api::namespaced_with(client.clone(), &settings.namespace, &kind);
         let cliques = watch_object(api, &name).default_backoff();
-        let news = cliques.map(move |outcome| (name.clone(), outcome.map(|clique| clique.as_ref().and_then(ready_pods))));
+        let news = cliques.map(move |outcome| {
+            (
+                name.clone(),
+                outcome.map(|clique| clique.as_ref().and_then(ready_pods)),
+            )
+        });
         Box::pin(news) as Pin<Box<dyn Stream<Item = News> + Send>>
     }))
 }
@@ -102,7 +116,12 @@ fn watch(client: &Client, settings: &Settings) -> SelectAll<Pin<Box<dyn Stream<I
 /// Ready pods of a clique; one that is being deleted has none to count on.
 fn ready_pods(clique: &SlimClique) -> Option<u32> {
     let is_going = clique.metadata.deletion_timestamp.is_some();
-    (!is_going).then(|| clique.status.as_ref().map_or(0, |status| status.ready_replicas))
+    (!is_going).then(|| {
+        clique
+            .status
+            .as_ref()
+            .map_or(0, |status| status.ready_replicas)
+    })
 }
 
 /// An error and its causes in one line. The errors of the client print their causes themselves, and an answer of the
@@ -128,7 +147,11 @@ pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
                 let _ = write!(text, "{error}");
             }
         }
-        next = if error.is::<kube::Error>() { None } else { error.source() };
+        next = if error.is::<kube::Error>() {
+            None
+        } else {
+            error.source()
+        };
     }
     text
 }

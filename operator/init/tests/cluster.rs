@@ -55,7 +55,11 @@ impl Init {
             }
         })
         .await?;
-        ensure!(self.child.try_wait()?.is_none(), "it ended: {}", self.log.lock().unwrap());
+        ensure!(
+            self.child.try_wait()?.is_none(),
+            "it ended: {}",
+            self.log.lock().unwrap()
+        );
         Ok(())
     }
 
@@ -82,7 +86,12 @@ async fn place(cluster: &Cluster, prefix: &str) -> Result<Place> {
     let pod_info = tempfile::tempdir()?;
     std::fs::write(pod_info.path().join("namespace"), &namespace)?;
     let kubeconfig = cluster.kubeconfig_as(&Identity::service_account(&namespace, "set"))?;
-    Ok(Place { cliques: Api::namespaced(client, &namespace), namespace, pod_info, kubeconfig })
+    Ok(Place {
+        cliques: Api::namespaced(client, &namespace),
+        namespace,
+        pod_info,
+        kubeconfig,
+    })
 }
 
 impl Place {
@@ -104,13 +113,17 @@ impl Place {
             "apiVersion": "grove.io/v1alpha1", "kind": "PodClique", "metadata": {"name": name},
             "spec": {"replicas": 2, "podSpec": {"containers": [{"name": "main"}]}},
         });
-        self.cliques.create(&PostParams::default(), &serde_json::from_value(clique)?).await?;
+        self.cliques
+            .create(&PostParams::default(), &serde_json::from_value(clique)?)
+            .await?;
         Ok(())
     }
 
     async fn ready(&self, name: &str, pods: u32) -> Result<()> {
         let status = json!({"status": {"readyReplicas": pods}});
-        self.cliques.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await?;
+        self.cliques
+            .patch_status(name, &PatchParams::default(), &Patch::Merge(status))
+            .await?;
         Ok(())
     }
 
@@ -132,14 +145,20 @@ async fn it_ends_when_all_parents_are_ready_at_once() -> Result<()> {
     place.create("s-0-pc").await?;
     place.create("s-0-sg-0-pc").await?;
     place.ready("s-0-pc", 1).await?;
-    init.logs("missing=s-0-pc has 1 of 2 pods ready, s-0-sg-0-pc has 0 of 1 pods ready").await?;
+    init.logs("missing=s-0-pc has 1 of 2 pods ready, s-0-sg-0-pc has 0 of 1 pods ready")
+        .await?;
     place.ready("s-0-sg-0-pc", 1).await?;
     init.logs("missing=s-0-pc has 1 of 2 pods ready\n").await?;
     // One that was ready goes: both must be ready at the same time.
-    place.cliques.delete("s-0-sg-0-pc", &DeleteParams::default()).await?;
-    init.logs("s-0-sg-0-pc does not exist yet (1 ready pods needed)").await?;
+    place
+        .cliques
+        .delete("s-0-sg-0-pc", &DeleteParams::default())
+        .await?;
+    init.logs("s-0-sg-0-pc does not exist yet (1 ready pods needed)")
+        .await?;
     place.ready("s-0-pc", 2).await?;
-    init.logs("missing=s-0-sg-0-pc does not exist yet (1 ready pods needed)\n").await?;
+    init.logs("missing=s-0-sg-0-pc does not exist yet (1 ready pods needed)\n")
+        .await?;
     place.create("s-0-sg-0-pc").await?;
     place.ready("s-0-sg-0-pc", 1).await?;
     assert_eq!(init.ends().await?.code(), Some(0));
@@ -153,7 +172,8 @@ async fn a_missing_right_is_named_and_waited_for() -> Result<()> {
     place.create("a").await?;
     place.ready("a", 1).await?;
     let mut init = place.start(&["-p", "a:1"])?;
-    init.logs("cannot list resource \"podcliques\" in API group \"grove.io\"").await?;
+    init.logs("cannot list resource \"podcliques\" in API group \"grove.io\"")
+        .await?;
     place.allow(cluster, &["a"]).await?;
     assert_eq!(init.ends().await?.code(), Some(0));
     Ok(())

@@ -1,7 +1,8 @@
 //! Time to place 100 gangs on 1,000 nodes.
 
 use coppice_operator_plan::placement::{
-    Gang, Group, Node, NodeShape, PodNeeds, Resources, Settings, Snapshot, Topology, Waiting, schedule,
+    Gang, Group, Node, NodeShape, PodNeeds, Resources, Settings, Snapshot, Topology, Waiting,
+    schedule,
 };
 use divan::Bencher;
 use jiff::{SignedDuration, Timestamp};
@@ -17,8 +18,14 @@ fn nodes(count: usize, gpus: i64) -> Snapshot {
         Node::empty(Arc::new(NodeShape {
             name: format!("node-{position:05}"),
             labels: BTreeMap::from([
-                ("kubernetes.io/hostname".to_owned(), format!("node-{position:05}")),
-                ("topology.kubernetes.io/rack".to_owned(), format!("rack-{:03}", position / 16)),
+                (
+                    "kubernetes.io/hostname".to_owned(),
+                    format!("node-{position:05}"),
+                ),
+                (
+                    "topology.kubernetes.io/rack".to_owned(),
+                    format!("rack-{:03}", position / 16),
+                ),
             ]),
             taints: Vec::new(),
             unschedulable: false,
@@ -35,10 +42,19 @@ fn nodes(count: usize, gpus: i64) -> Snapshot {
 
 fn group(name: &str, floor: u32, cpu: i64, gpu: i64) -> Group {
     let needs = PodNeeds {
-        requests: Resources::from_iter([("cpu", cpu * 1000), ("memory", 64 << 40), ("nvidia.com/gpu", gpu * 1000)]),
+        requests: Resources::from_iter([
+            ("cpu", cpu * 1000),
+            ("memory", 64 << 40),
+            ("nvidia.com/gpu", gpu * 1000),
+        ]),
         ..PodNeeds::default()
     };
-    Group { pods: (0..floor).map(|pod| format!("{name}-{pod}")).collect(), name: name.to_owned(), needs, floor }
+    Group {
+        pods: (0..floor).map(|pod| format!("{name}-{pod}")).collect(),
+        name: name.to_owned(),
+        needs,
+        floor,
+    }
 }
 
 /// A router, four prefill pods with two GPUs, and two decode groups of a leader and seven workers.
@@ -46,7 +62,11 @@ fn gangs(count: usize, in_rack: bool) -> Vec<Waiting> {
     let gang = |position: usize| {
         let name = format!("ml/service-{position:03}");
         let of = |group: &str| format!("{name}-{group}");
-        let topology = Topology { key: "topology.kubernetes.io/rack".to_owned(), within: None, required: true };
+        let topology = Topology {
+            key: "topology.kubernetes.io/rack".to_owned(),
+            within: None,
+            required: true,
+        };
         let groups = vec![
             group(&of("router"), 1, 4, 0),
             group(&of("prefill"), 4, 16, 2),
@@ -54,7 +74,12 @@ fn gangs(count: usize, in_rack: bool) -> Vec<Waiting> {
             group(&of("worker"), 14, 8, 1),
         ];
         Waiting {
-            gang: Gang { name, groups, topology: in_rack.then_some(topology), avoid: BTreeSet::new() },
+            gang: Gang {
+                name,
+                groups,
+                topology: in_rack.then_some(topology),
+                avoid: BTreeSet::new(),
+            },
             priority: 0,
             since: Timestamp::from_second(i64::try_from(position).unwrap_or(0)).unwrap_or_default(),
         }
@@ -64,9 +89,18 @@ fn gangs(count: usize, in_rack: bool) -> Vec<Waiting> {
 
 fn run(bencher: Bencher<'_, '_>, gpus: i64, in_rack: bool) {
     let (snapshot, waiting) = (nodes(1000, gpus), gangs(100, in_rack));
-    let settings = Settings { patience: SignedDuration::from_secs(300) };
+    let settings = Settings {
+        patience: SignedDuration::from_secs(300),
+    };
     let now = Timestamp::from_second(1000).unwrap_or_default();
-    bencher.bench(|| schedule(divan::black_box(&snapshot), divan::black_box(&waiting), now, settings));
+    bencher.bench(|| {
+        schedule(
+            divan::black_box(&snapshot),
+            divan::black_box(&waiting),
+            now,
+            settings,
+        )
+    });
 }
 
 #[divan::bench]

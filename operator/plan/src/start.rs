@@ -44,13 +44,17 @@ pub struct Shortfall {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RuleError {
     /// The flag stands last, without a value.
-    #[error("{flag} needs a value: the clique's name, a colon and the ready pods it needs, such as set-0-router:1")]
+    #[error(
+        "{flag} needs a value: the clique's name, a colon and the ready pods it needs, such as set-0-router:1"
+    )]
     MissingValue {
         /// The flag as written.
         flag: String,
     },
     /// No colon.
-    #[error("{value:?} names no minimum: write the clique's name, a colon and the ready pods it needs, such as {value}:1")]
+    #[error(
+        "{value:?} names no minimum: write the clique's name, a colon and the ready pods it needs, such as {value}:1"
+    )]
     MissingMinimum {
         /// The value as written.
         value: String,
@@ -62,7 +66,9 @@ pub enum RuleError {
         value: String,
     },
     /// What stands after the colon is not a number from 1 up.
-    #[error("{value:?} has minimum {minimum:?}: it must be a whole number of pods from 1 to 4294967295")]
+    #[error(
+        "{value:?} has minimum {minimum:?}: it must be a whole number of pods from 1 to 4294967295"
+    )]
     BadMinimum {
         /// The value as written.
         value: String,
@@ -70,7 +76,9 @@ pub enum RuleError {
         minimum: String,
     },
     /// One clique with two minimums.
-    #[error("clique {clique} is named with minimum {first} and with minimum {second}: name it once")]
+    #[error(
+        "clique {clique} is named with minimum {first} and with minimum {second}: name it once"
+    )]
     Contradiction {
         /// Name of the PodClique.
         clique: String,
@@ -93,7 +101,11 @@ impl StartRules {
             match minimum_of.insert(clique.to_owned(), minimum) {
                 Some(first) if first != minimum => {
                     let clique = clique.to_owned();
-                    return Err(RuleError::Contradiction { clique, first, second: minimum });
+                    return Err(RuleError::Contradiction {
+                        clique,
+                        first,
+                        second: minimum,
+                    });
                 }
                 Some(_) | None => {}
             }
@@ -105,14 +117,18 @@ impl StartRules {
     ///
     /// # Errors
     /// As [`parse`](Self::parse), or the flag stands last without a value.
-    pub fn from_arguments<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Result<Self, RuleError> {
+    pub fn from_arguments<'a>(
+        arguments: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Self, RuleError> {
         let mut values = Vec::new();
         let mut arguments = arguments.into_iter();
         while let Some(argument) = arguments.next() {
             if argument == "--" {
                 break;
             } else if argument == "--podcliques" || argument == "-p" {
-                let missing = || RuleError::MissingValue { flag: argument.to_owned() };
+                let missing = || RuleError::MissingValue {
+                    flag: argument.to_owned(),
+                };
                 values.push(arguments.next().ok_or_else(missing)?);
             } else if let Some(value) = argument.strip_prefix("--podcliques=") {
                 values.push(value);
@@ -137,12 +153,20 @@ impl StartRules {
 
 fn parse_value(value: &str) -> Result<(&str, NonZeroU32), RuleError> {
     // Names hold no colon, but a colon more must not make half of a name.
-    let (clique, minimum) =
-        value.rsplit_once(':').ok_or_else(|| RuleError::MissingMinimum { value: value.to_owned() })?;
+    let (clique, minimum) = value
+        .rsplit_once(':')
+        .ok_or_else(|| RuleError::MissingMinimum {
+            value: value.to_owned(),
+        })?;
     if clique.is_empty() {
-        return Err(RuleError::MissingName { value: value.to_owned() });
+        return Err(RuleError::MissingName {
+            value: value.to_owned(),
+        });
     }
-    let bad = || RuleError::BadMinimum { value: value.to_owned(), minimum: minimum.to_owned() };
+    let bad = || RuleError::BadMinimum {
+        value: value.to_owned(),
+        minimum: minimum.to_owned(),
+    };
     if clique.contains(':') || !minimum.bytes().all(|digit| digit.is_ascii_digit()) {
         return Err(bad());
     }
@@ -161,7 +185,12 @@ impl Readiness {
 
 impl<N: Into<String>> FromIterator<(N, u32)> for Readiness {
     fn from_iter<I: IntoIterator<Item = (N, u32)>>(cliques: I) -> Self {
-        Self { ready_of: cliques.into_iter().map(|(name, ready)| (name.into(), ready)).collect() }
+        Self {
+            ready_of: cliques
+                .into_iter()
+                .map(|(name, ready)| (name.into(), ready))
+                .collect(),
+        }
     }
 }
 
@@ -170,18 +199,33 @@ impl<N: Into<String>> FromIterator<(N, u32)> for Readiness {
 pub fn gate(rules: &StartRules, readiness: &Readiness) -> Gate {
     let shortfall = |(clique, minimum): (&String, &NonZeroU32)| {
         let ready = readiness.ready_of.get(clique).copied();
-        (ready.unwrap_or(0) < minimum.get()).then(|| Shortfall { clique: clique.clone(), ready, minimum: *minimum })
+        (ready.unwrap_or(0) < minimum.get()).then(|| Shortfall {
+            clique: clique.clone(),
+            ready,
+            minimum: *minimum,
+        })
     };
     let shortfalls: Vec<Shortfall> = rules.minimum_of.iter().filter_map(shortfall).collect();
-    if shortfalls.is_empty() { Gate::Start } else { Gate::Wait(shortfalls) }
+    if shortfalls.is_empty() {
+        Gate::Start
+    } else {
+        Gate::Wait(shortfalls)
+    }
 }
 
 impl fmt::Display for Shortfall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { clique, ready, minimum } = self;
+        let Self {
+            clique,
+            ready,
+            minimum,
+        } = self;
         match ready {
             Some(ready) => write!(f, "{clique} has {ready} of {minimum} pods ready"),
-            None => write!(f, "{clique} does not exist yet ({minimum} ready pods needed)"),
+            None => write!(
+                f,
+                "{clique} does not exist yet ({minimum} ready pods needed)"
+            ),
         }
     }
 }
@@ -211,14 +255,23 @@ mod tests {
         let rules = rules(&["s-0-pc-a:2", "s-0-sg-0-pc-b:1"]);
         assert_eq!(
             waits_for(&rules, &ready(&[("s-0-pc-a", 1)])),
-            ["s-0-pc-a has 1 of 2 pods ready", "s-0-sg-0-pc-b does not exist yet (1 ready pods needed)"]
+            [
+                "s-0-pc-a has 1 of 2 pods ready",
+                "s-0-sg-0-pc-b does not exist yet (1 ready pods needed)"
+            ]
         );
         assert_eq!(
             waits_for(&rules, &ready(&[("s-0-pc-a", 2), ("s-0-sg-0-pc-b", 0)])),
             ["s-0-sg-0-pc-b has 0 of 1 pods ready"]
         );
-        assert_eq!(gate(&rules, &ready(&[("s-0-pc-a", 3), ("s-0-sg-0-pc-b", 1)])), Gate::Start);
-        assert_eq!(gate(&StartRules::default(), &Readiness::default()), Gate::Start);
+        assert_eq!(
+            gate(&rules, &ready(&[("s-0-pc-a", 3), ("s-0-sg-0-pc-b", 1)])),
+            Gate::Start
+        );
+        assert_eq!(
+            gate(&StartRules::default(), &Readiness::default()),
+            Gate::Start
+        );
     }
 
     #[test]
@@ -235,29 +288,52 @@ mod tests {
         assert!(!readiness.note("a", None));
         assert!(readiness.note("b", Some(1)));
         assert!(!readiness.note("b", Some(1)));
-        assert_eq!(waits_for(&rules, &readiness), ["a does not exist yet (1 ready pods needed)"]);
+        assert_eq!(
+            waits_for(&rules, &readiness),
+            ["a does not exist yet (1 ready pods needed)"]
+        );
     }
 
     #[test]
     fn every_spelling_of_the_flag_is_read() {
         let expected = rules(&["a:1", "b:2", "c:3", "d:4", "e:5"]);
-        let arguments = ["--podcliques=a:1", "--log=text", "-p", "b:2", "-pc:3", "--podcliques", "d:4,e:5", "--", "-pf:1"];
+        let arguments = [
+            "--podcliques=a:1",
+            "--log=text",
+            "-p",
+            "b:2",
+            "-pc:3",
+            "--podcliques",
+            "d:4,e:5",
+            "--",
+            "-pf:1",
+        ];
         assert_eq!(StartRules::from_arguments(arguments).unwrap(), expected);
         assert!(StartRules::from_arguments([]).unwrap().is_empty());
     }
 
     #[test]
     fn mistakes_are_named() {
-        let why = |arguments: &[&str]| StartRules::from_arguments(arguments.iter().copied()).unwrap_err().to_string();
+        let why = |arguments: &[&str]| {
+            StartRules::from_arguments(arguments.iter().copied())
+                .unwrap_err()
+                .to_string()
+        };
         assert!(why(&["-p"]).starts_with("-p needs a value"));
         assert!(why(&["--podcliques=a"]).starts_with("\"a\" names no minimum"));
         assert!(why(&["--podcliques="]).starts_with("\"\" names no minimum"));
         assert!(why(&["--podcliques=:1"]).starts_with("\":1\" names no clique"));
         for minimum in ["0", "-1", "+1", "1.5", "x", "", "4294967296"] {
-            assert!(why(&["-p", &format!("a:{minimum}")]).contains("must be a whole number"), "{minimum}");
+            assert!(
+                why(&["-p", &format!("a:{minimum}")]).contains("must be a whole number"),
+                "{minimum}"
+            );
         }
         assert!(why(&["-pa:b:1"]).contains("must be a whole number"));
-        assert_eq!(why(&["-pa:1", "-pa:2"]), "clique a is named with minimum 1 and with minimum 2: name it once");
+        assert_eq!(
+            why(&["-pa:1", "-pa:2"]),
+            "clique a is named with minimum 1 and with minimum 2: name it once"
+        );
         assert!(StartRules::from_arguments(["-pa:1", "-pa:1"]).is_ok());
     }
 

@@ -1,8 +1,8 @@
 //! The placement planner against a brute force that shares no code with it, and the promises of the queue.
 
 use coppice_operator_plan::placement::{
-    Binding, Effect, Gang, Group, Node, NodeShape, PodNeeds, Reason, Resources, Settings, Snapshot, Taint, Toleration, Topology,
-    Waiting, place, schedule,
+    Binding, Effect, Gang, Group, Node, NodeShape, PodNeeds, Reason, Resources, Settings, Snapshot,
+    Taint, Toleration, Topology, Waiting, place, schedule,
 };
 use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
@@ -41,16 +41,41 @@ enum Rack {
 
 fn nodes() -> impl Strategy<Value = Vec<TestNode>> {
     let rack = prop_oneof![1 => Just(None), 6 => (0u8..2).prop_map(Some)];
-    let node = (0i64..5, 0i64..4, 1u32..5, rack, 0u8..2, prop::bool::weighted(0.15), prop::bool::weighted(0.1)).prop_map(
-        |(cpu, gpu, slots, rack, pool, tainted, cordoned)| TestNode { cpu, gpu, slots, rack, pool, tainted, cordoned },
-    );
+    let node = (
+        0i64..5,
+        0i64..4,
+        1u32..5,
+        rack,
+        0u8..2,
+        prop::bool::weighted(0.15),
+        prop::bool::weighted(0.1),
+    )
+        .prop_map(
+            |(cpu, gpu, slots, rack, pool, tainted, cordoned)| TestNode {
+                cpu,
+                gpu,
+                slots,
+                rack,
+                pool,
+                tainted,
+                cordoned,
+            },
+        );
     prop::collection::vec(node, 1..5)
 }
 
 fn groups() -> impl Strategy<Value = Vec<TestGroup>> {
     let pool = prop_oneof![3 => Just(None), 1 => (0u8..2).prop_map(Some)];
-    let group = (0i64..3, 0i64..3, 0u32..4, 0usize..2, any::<bool>(), pool)
-        .prop_map(|(cpu, gpu, floor, above, tolerates, pool)| TestGroup { cpu, gpu, floor, above, tolerates, pool });
+    let group = (0i64..3, 0i64..3, 0u32..4, 0usize..2, any::<bool>(), pool).prop_map(
+        |(cpu, gpu, floor, above, tolerates, pool)| TestGroup {
+            cpu,
+            gpu,
+            floor,
+            above,
+            tolerates,
+            pool,
+        },
+    );
     prop::collection::vec(group, 1..4)
 }
 
@@ -66,7 +91,11 @@ fn snapshot(nodes: &[TestNode]) -> Snapshot {
     let node = |(position, node): (usize, &TestNode)| {
         let mut labels = BTreeMap::from([("pool".to_owned(), node.pool.to_string())]);
         labels.extend(node.rack.map(|rack| ("rack".to_owned(), rack.to_string())));
-        let taint = Taint { key: "gpu".to_owned(), value: String::new(), effect: Effect::NoSchedule };
+        let taint = Taint {
+            key: "gpu".to_owned(),
+            value: String::new(),
+            effect: Effect::NoSchedule,
+        };
         Node::empty(Arc::new(NodeShape {
             name: format!("n{position}"),
             labels,
@@ -81,21 +110,34 @@ fn snapshot(nodes: &[TestNode]) -> Snapshot {
 
 fn gang(name: &str, groups: &[TestGroup], rack: Rack) -> Gang {
     let group = |(position, group): (usize, &TestGroup)| {
-        let toleration = Toleration { key: Some("gpu".to_owned()), ..Toleration::default() };
+        let toleration = Toleration {
+            key: Some("gpu".to_owned()),
+            ..Toleration::default()
+        };
         let name = format!("{name}-g{position}");
         Group {
-            pods: (0..group.floor as usize + group.above).map(|pod| format!("{name}-{pod}")).collect(),
+            pods: (0..group.floor as usize + group.above)
+                .map(|pod| format!("{name}-{pod}"))
+                .collect(),
             name,
             needs: PodNeeds {
                 requests: amounts(group.cpu, group.gpu),
                 tolerations: group.tolerates.then_some(toleration).into_iter().collect(),
-                node_selector: group.pool.map(|pool| ("pool".to_owned(), pool.to_string())).into_iter().collect(),
+                node_selector: group
+                    .pool
+                    .map(|pool| ("pool".to_owned(), pool.to_string()))
+                    .into_iter()
+                    .collect(),
                 node_affinity: None,
             },
             floor: group.floor,
         }
     };
-    let topology = Topology { key: "rack".to_owned(), within: None, required: rack == Rack::Required };
+    let topology = Topology {
+        key: "rack".to_owned(),
+        within: None,
+        required: rack == Rack::Required,
+    };
     Gang {
         name: name.to_owned(),
         groups: groups.iter().enumerate().map(group).collect(),
@@ -105,12 +147,16 @@ fn gang(name: &str, groups: &[TestGroup], rack: Rack) -> Gang {
 }
 
 fn may_go(node: &TestNode, group: &TestGroup) -> bool {
-    !node.cordoned && (!node.tainted || group.tolerates) && group.pool.is_none_or(|pool| pool == node.pool)
+    !node.cordoned
+        && (!node.tainted || group.tolerates)
+        && group.pool.is_none_or(|pool| pool == node.pool)
 }
 
 /// Tries every node for every pod.
 fn brute_force(nodes: &mut [TestNode], pods: &[&TestGroup], racks: &[Option<u8>]) -> bool {
-    let Some((pod, rest)) = pods.split_first() else { return true };
+    let Some((pod, rest)) = pods.split_first() else {
+        return true;
+    };
     for position in 0..nodes.len() {
         let node = &nodes[position];
         let fits = node.cpu >= pod.cpu && node.gpu >= pod.gpu && node.slots > 0;
@@ -131,11 +177,22 @@ fn brute_force(nodes: &mut [TestNode], pods: &[&TestGroup], racks: &[Option<u8>]
 }
 
 fn is_possible(nodes: &[TestNode], groups: &[TestGroup], rack: Rack) -> bool {
-    let pods: Vec<&TestGroup> = groups.iter().flat_map(|group| std::iter::repeat_n(group, group.floor as usize)).collect();
-    let existing: BTreeSet<Option<u8>> = nodes.iter().map(|node| node.rack).filter(Option::is_some).collect();
+    let pods: Vec<&TestGroup> = groups
+        .iter()
+        .flat_map(|group| std::iter::repeat_n(group, group.floor as usize))
+        .collect();
+    let existing: BTreeSet<Option<u8>> = nodes
+        .iter()
+        .map(|node| node.rack)
+        .filter(Option::is_some)
+        .collect();
     match rack {
-        Rack::Required => existing.iter().any(|rack| brute_force(&mut nodes.to_vec(), &pods, &[*rack])),
-        Rack::Any | Rack::Preferred => brute_force(&mut nodes.to_vec(), &pods, &[None, Some(0), Some(1)]),
+        Rack::Required => existing
+            .iter()
+            .any(|rack| brute_force(&mut nodes.to_vec(), &pods, &[*rack])),
+        Rack::Any | Rack::Preferred => {
+            brute_force(&mut nodes.to_vec(), &pods, &[None, Some(0), Some(1)])
+        }
     }
 }
 
@@ -144,11 +201,17 @@ fn apply(nodes: &mut [TestNode], groups: &[TestGroup], bindings: &[Binding]) {
     for binding in bindings {
         let group = &groups[binding.group];
         let node = &mut nodes[binding.node[1..].parse::<usize>().unwrap()];
-        assert!(may_go(node, group), "{binding:?} goes to a node that keeps it off");
+        assert!(
+            may_go(node, group),
+            "{binding:?} goes to a node that keeps it off"
+        );
         node.cpu -= group.cpu;
         node.gpu -= group.gpu;
         node.slots = node.slots.checked_sub(1).expect("a slot is free");
-        assert!(node.cpu >= 0 && node.gpu >= 0, "{binding:?} makes the node overfull");
+        assert!(
+            node.cpu >= 0 && node.gpu >= 0,
+            "{binding:?} makes the node overfull"
+        );
     }
 }
 
@@ -270,11 +333,26 @@ proptest! {
 }
 
 fn plain(cpu: i64, gpu: i64) -> TestNode {
-    TestNode { cpu, gpu, slots: 10, rack: None, pool: 0, tainted: false, cordoned: false }
+    TestNode {
+        cpu,
+        gpu,
+        slots: 10,
+        rack: None,
+        pool: 0,
+        tainted: false,
+        cordoned: false,
+    }
 }
 
 fn of(floor: u32, cpu: i64, gpu: i64) -> TestGroup {
-    TestGroup { cpu, gpu, floor, above: 0, tolerates: false, pool: None }
+    TestGroup {
+        cpu,
+        gpu,
+        floor,
+        above: 0,
+        tolerates: false,
+        pool: None,
+    }
 }
 
 fn at(second: i64) -> Timestamp {
@@ -282,19 +360,35 @@ fn at(second: i64) -> Timestamp {
 }
 
 fn wait(name: &str, groups: &[TestGroup], since: i64) -> Waiting {
-    Waiting { gang: gang(name, groups, Rack::Any), priority: 0, since: at(since) }
+    Waiting {
+        gang: gang(name, groups, Rack::Any),
+        priority: 0,
+        since: at(since),
+    }
 }
 
 fn patience(seconds: i64) -> Settings {
-    Settings { patience: SignedDuration::from_secs(seconds) }
+    Settings {
+        patience: SignedDuration::from_secs(seconds),
+    }
 }
 
 #[test]
 fn a_refusal_counts_what_stands_in_the_way() {
-    let mut nodes = vec![plain(4, 1), plain(4, 0), plain(4, 0), plain(4, 8), plain(4, 8)];
+    let mut nodes = vec![
+        plain(4, 1),
+        plain(4, 0),
+        plain(4, 0),
+        plain(4, 8),
+        plain(4, 8),
+    ];
     nodes[3].tainted = true;
     nodes[4].cordoned = true;
-    let refusal = place(&snapshot(&nodes), &gang("ml/w-0", &[of(2, 1, 1)], Rack::Any)).unwrap_err();
+    let refusal = place(
+        &snapshot(&nodes),
+        &gang("ml/w-0", &[of(2, 1, 1)], Rack::Any),
+    )
+    .unwrap_err();
     assert_eq!(
         refusal.to_string(),
         "5 nodes: 1 of 2 pods of ml/w-0-g0 fit; nodes that take none: 1 cordoned, 1 tainted gpu:NoSchedule, 2 too little nvidia.com/gpu"
@@ -303,24 +397,51 @@ fn a_refusal_counts_what_stands_in_the_way() {
 
 #[test]
 fn a_gang_goes_to_the_rack_with_the_least_room_and_pods_without_gpu_stay_off_gpu_nodes() {
-    let rack = |rack, node: TestNode| TestNode { rack: Some(rack), ..node };
-    let nodes = [rack(0, plain(8, 3)), rack(0, plain(8, 3)), rack(1, plain(8, 4)), rack(1, plain(8, 0))];
-    let placement = place(&snapshot(&nodes), &gang("g", &[of(4, 1, 1), of(2, 1, 0)], Rack::Required)).unwrap();
+    let rack = |rack, node: TestNode| TestNode {
+        rack: Some(rack),
+        ..node
+    };
+    let nodes = [
+        rack(0, plain(8, 3)),
+        rack(0, plain(8, 3)),
+        rack(1, plain(8, 4)),
+        rack(1, plain(8, 0)),
+    ];
+    let placement = place(
+        &snapshot(&nodes),
+        &gang("g", &[of(4, 1, 1), of(2, 1, 0)], Rack::Required),
+    )
+    .unwrap();
     assert_eq!(placement.domain.as_deref(), Some("1"));
-    let on = |node: &str| placement.bindings.iter().filter(|binding| binding.node == node).count();
+    let on = |node: &str| {
+        placement
+            .bindings
+            .iter()
+            .filter(|binding| binding.node == node)
+            .count()
+    };
     assert_eq!((on("n2"), on("n3")), (4, 2));
 }
 
 #[test]
 fn a_gang_whose_pods_run_in_a_rack_stays_in_it() {
-    let rack = |rack, node: TestNode| TestNode { rack: Some(rack), ..node };
+    let rack = |rack, node: TestNode| TestNode {
+        rack: Some(rack),
+        ..node
+    };
     let nodes = [rack(0, plain(8, 1)), rack(1, plain(8, 8))];
     let mut gang = gang("g", &[of(2, 1, 1)], Rack::Required);
     gang.topology.as_mut().unwrap().within = Some("0".to_owned());
     let refusal = place(&snapshot(&nodes), &gang).unwrap_err();
-    assert!(refusal.to_string().starts_with("0 (1 nodes): 1 of 2 pods"), "{refusal}");
+    assert!(
+        refusal.to_string().starts_with("0 (1 nodes): 1 of 2 pods"),
+        "{refusal}"
+    );
     gang.topology.as_mut().unwrap().within = Some("9".to_owned());
-    assert_eq!(place(&snapshot(&nodes), &gang).unwrap_err().to_string(), "2 nodes: no node has the label rack=9");
+    assert_eq!(
+        place(&snapshot(&nodes), &gang).unwrap_err().to_string(),
+        "2 nodes: no node has the label rack=9"
+    );
 }
 
 #[test]
@@ -330,7 +451,12 @@ fn a_node_that_the_scheduler_refused_is_left_alone() {
     let placement = place(&snapshot(&[plain(1, 0), plain(8, 0)]), &gang).unwrap();
     assert_eq!(placement.bindings[0].node, "n1");
     let refusal = place(&snapshot(&[plain(1, 0)]), &gang).unwrap_err();
-    assert!(refusal.to_string().ends_with("1 refused by the scheduler lately"), "{refusal}");
+    assert!(
+        refusal
+            .to_string()
+            .ends_with("1 refused by the scheduler lately"),
+        "{refusal}"
+    );
 }
 
 /// Small gangs come and go on two nodes; a gang that needs both whole gets them within one life time of what runs.
@@ -342,13 +468,19 @@ fn small_gangs_cannot_starve_a_large_one() {
         running.retain(|(until, _)| *until > second);
         let mut state = snapshot(&[plain(8, 4), plain(8, 4)]);
         for (_, node) in &running {
-            state.occupy(node, &gang("small", &[of(1, 0, 2)], Rack::Any).groups[0].needs);
+            state.occupy(
+                node,
+                &gang("small", &[of(1, 0, 2)], Rack::Any).groups[0].needs,
+            );
         }
         // One small gang a second, which runs for ten.
         let now = i64::try_from(second).unwrap();
         let waiting = [large.clone(), wait("small", &[of(1, 0, 2)], now)];
         let plan = schedule(&state, &waiting, at(now), patience(10));
-        assert_eq!(plan.claim.is_some(), now >= 10 && !plan.placements.iter().any(|(position, _)| *position == 0));
+        assert_eq!(
+            plan.claim.is_some(),
+            now >= 10 && !plan.placements.iter().any(|(position, _)| *position == 0)
+        );
         for (position, placement) in &plan.placements {
             if *position == 0 {
                 assert!((10..=20).contains(&second), "placed at {second}");
@@ -362,9 +494,15 @@ fn small_gangs_cannot_starve_a_large_one() {
 
 #[test]
 fn a_gang_that_fits_on_no_empty_node_claims_nothing() {
-    let waiting = [wait("huge", &[of(1, 0, 9)], 0), wait("small", &[of(1, 0, 1)], 50)];
+    let waiting = [
+        wait("huge", &[of(1, 0, 9)], 0),
+        wait("small", &[of(1, 0, 1)], 50),
+    ];
     let plan = schedule(&snapshot(&[plain(8, 4)]), &waiting, at(100), patience(10));
-    assert_eq!((plan.claim, plan.placements.len(), plan.placements[0].0), (None, 1, 1));
+    assert_eq!(
+        (plan.claim, plan.placements.len(), plan.placements[0].0),
+        (None, 1, 1)
+    );
 }
 
 #[test]
@@ -378,9 +516,15 @@ fn the_next_claim_is_announced() {
 
 #[test]
 fn equal_gangs_are_refused_under_their_own_names() {
-    let waiting: Vec<Waiting> = (0..3).map(|i| wait(&format!("g{i}"), &[of(1, 0, 4)], i)).collect();
+    let waiting: Vec<Waiting> = (0..3)
+        .map(|i| wait(&format!("g{i}"), &[of(1, 0, 4)], i))
+        .collect();
     let plan = schedule(&snapshot(&[plain(8, 4)]), &waiting, at(50), patience(1000));
-    let refused: Vec<String> = plan.refusals.iter().map(|(_, refusal)| format!("{}: {refusal}", refusal.gang)).collect();
+    let refused: Vec<String> = plan
+        .refusals
+        .iter()
+        .map(|(_, refusal)| format!("{}: {refusal}", refusal.gang))
+        .collect();
     assert_eq!(plan.placements[0].0, 0);
     assert_eq!(
         refused,

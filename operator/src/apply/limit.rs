@@ -49,8 +49,16 @@ impl Limit {
     /// At most `largest` writes at a time, beginning with half of it.
     pub(crate) fn new(largest: u32) -> Self {
         let largest = f64::from(largest).max(SMALLEST);
-        let state = State { limit: (largest / 2.0).max(SMALLEST), in_flight: 0, lowered: None };
-        Self { state: Mutex::new(state), freed: Notify::new(), largest }
+        let state = State {
+            limit: (largest / 2.0).max(SMALLEST),
+            in_flight: 0,
+            lowered: None,
+        };
+        Self {
+            state: Mutex::new(state),
+            freed: Notify::new(),
+            largest,
+        }
     }
 
     /// Waits for a place.
@@ -78,7 +86,10 @@ impl Limit {
             Answer::Fine => state.limit = (state.limit + 1.0 / state.limit).min(self.largest),
             Answer::TooMuch => {
                 let now = Instant::now();
-                if state.lowered.is_some_and(|lowered| now.duration_since(lowered) < ONE_DECREASE_PER) {
+                if state
+                    .lowered
+                    .is_some_and(|lowered| now.duration_since(lowered) < ONE_DECREASE_PER)
+                {
                     return;
                 }
                 state.lowered = Some(now);
@@ -132,7 +143,10 @@ mod tests {
         for _ in 0..50 {
             limit.learn(Answer::TooMuch);
         }
-        assert!((26.0..27.0).contains(&limit.gauge().0), "refusals of one moment are one");
+        assert!(
+            (26.0..27.0).contains(&limit.gauge().0),
+            "refusals of one moment are one"
+        );
         for _ in 0..20 {
             tokio::time::advance(Duration::from_secs(1)).await;
             limit.learn(Answer::TooMuch);

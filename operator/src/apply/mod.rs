@@ -9,7 +9,9 @@ use std::sync::Arc;
 use coppice_operator_plan::ids::PodUid;
 use coppice_runtime::lease::Tenure;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
+use kube::api::{
+    DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy,
+};
 use kube::core::{NamespaceResourceScope, Request, Resource};
 use kube::{Client, Error};
 use serde::Serialize;
@@ -107,14 +109,26 @@ impl WriteError {
     fn of(error: Error, kind: Kind, name: &str) -> Self {
         let (kind, name) = (kind.as_str(), name.to_owned());
         let Error::Api(status) = error else {
-            return Self::Server { kind, name, source: Box::new(error) };
+            return Self::Server {
+                kind,
+                name,
+                source: Box::new(error),
+            };
         };
         match (status.code, status.reason.as_str()) {
             (404, _) => Self::Missing { kind, name },
             (409, "AlreadyExists") => Self::Exists { kind, name },
             (409, _) => Self::Conflict { kind, name },
-            (400 | 403 | 405 | 413 | 422, _) => Self::Refused { kind, name, message: status.message.clone() },
-            _ => Self::Server { kind, name, source: Box::new(Error::Api(status)) },
+            (400 | 403 | 405 | 413 | 422, _) => Self::Refused {
+                kind,
+                name,
+                message: status.message.clone(),
+            },
+            _ => Self::Server {
+                kind,
+                name,
+                source: Box::new(Error::Api(status)),
+            },
         }
     }
 }
@@ -130,7 +144,9 @@ pub(crate) struct Writer {
 
 impl fmt::Debug for Writer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Writer").field("limit", &self.limit).finish_non_exhaustive()
+        f.debug_struct("Writer")
+            .field("limit", &self.limit)
+            .finish_non_exhaustive()
     }
 }
 
@@ -138,8 +154,18 @@ impl fmt::Debug for Writer {
 type Nothing = IgnoredAny;
 
 impl Writer {
-    pub(crate) fn new(client: Client, limit: Arc<Limit>, tenure: Tenure, metrics: Arc<Metrics>) -> Self {
-        Self { client, limit, tenure, metrics }
+    pub(crate) fn new(
+        client: Client,
+        limit: Arc<Limit>,
+        tenure: Tenure,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self {
+            client,
+            limit,
+            tenure,
+            metrics,
+        }
     }
 
     /// Creates an object; the answer is read as `V`.
@@ -149,14 +175,22 @@ impl Writer {
         V: DeserializeOwned,
     {
         let (namespace, name) = identity(object.meta());
-        let parameters = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+        let parameters = PostParams {
+            field_manager: Some(FIELD_MANAGER.to_owned()),
+            ..PostParams::default()
+        };
         let body = serde_json::to_vec(object).expect("Kubernetes objects are plain data");
         let request = request::<K>(namespace).create(&parameters, body);
         self.send("create", kind, name, request).await
     }
 
     /// Reads one object.
-    pub(crate) async fn get<V>(&self, kind: Kind, namespace: &str, name: &str) -> Result<V, WriteError>
+    pub(crate) async fn get<V>(
+        &self,
+        kind: Kind,
+        namespace: &str,
+        name: &str,
+    ) -> Result<V, WriteError>
     where
         V: Resource<DynamicType = (), Scope = NamespaceResourceScope> + DeserializeOwned,
     {
@@ -166,7 +200,12 @@ impl Writer {
 
     /// Server-side apply of the operator's fields. `is_ours`: an object known to be ours, whose fields are taken back from
     /// whoever changed them; otherwise an object of somebody else is left alone.
-    pub(crate) async fn apply<K, V>(&self, kind: Kind, object: &K, is_ours: bool) -> Result<V, WriteError>
+    pub(crate) async fn apply<K, V>(
+        &self,
+        kind: Kind,
+        object: &K,
+        is_ours: bool,
+    ) -> Result<V, WriteError>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Serialize,
         V: DeserializeOwned,
@@ -179,12 +218,20 @@ impl Writer {
         let answer = self.send("apply", kind, name, request).await;
         match answer {
             // Whoever has the name owns fields that this would change, or is controlled by another owner.
-            Err(WriteError::Conflict { kind, name }) if !is_ours => {
-                Err(WriteError::Taken { kind, name, owner: "another writer".to_owned() })
-            }
-            Err(WriteError::Refused { kind, name, message }) if message.contains("Only one reference can have") => {
-                Err(WriteError::Taken { kind, name, owner: "another owner".to_owned() })
-            }
+            Err(WriteError::Conflict { kind, name }) if !is_ours => Err(WriteError::Taken {
+                kind,
+                name,
+                owner: "another writer".to_owned(),
+            }),
+            Err(WriteError::Refused {
+                kind,
+                name,
+                message,
+            }) if message.contains("Only one reference can have") => Err(WriteError::Taken {
+                kind,
+                name,
+                owner: "another owner".to_owned(),
+            }),
             other => other,
         }
     }
@@ -206,7 +253,12 @@ impl Writer {
             "metadata": {"name": name}, "status": status,
         });
         let parameters = PatchParams::apply(FIELD_MANAGER).force();
-        let request = request::<K>(namespace).patch_subresource("status", name, &parameters, &Patch::Apply(&body));
+        let request = request::<K>(namespace).patch_subresource(
+            "status",
+            name,
+            &parameters,
+            &Patch::Apply(&body),
+        );
         self.send("status", kind, name, request).await
     }
 
@@ -222,7 +274,10 @@ impl Writer {
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
         V: DeserializeOwned,
     {
-        let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let parameters = PatchParams {
+            field_manager: Some(FIELD_MANAGER.to_owned()),
+            ..PatchParams::default()
+        };
         let request = request::<K>(namespace).patch(name, &parameters, &Patch::Merge(patch));
         self.send("patch", kind, name, request).await
     }
@@ -239,7 +294,10 @@ impl Writer {
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
     {
         let parameters = DeleteParams {
-            preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
+            preconditions: Some(Preconditions {
+                uid: Some(uid.to_owned()),
+                resource_version: None,
+            }),
             propagation_policy: Some(PropagationPolicy::Background),
             ..DeleteParams::default()
         };
@@ -251,8 +309,14 @@ impl Writer {
     }
 
     /// Deletes a pod.
-    pub(crate) async fn delete_pod(&self, namespace: &str, name: &str, uid: &PodUid) -> Result<(), WriteError> {
-        self.delete::<k8s_openapi::api::core::v1::Pod>(Kind::Pod, namespace, name, uid.as_str()).await
+    pub(crate) async fn delete_pod(
+        &self,
+        namespace: &str,
+        name: &str,
+        uid: &PodUid,
+    ) -> Result<(), WriteError> {
+        self.delete::<k8s_openapi::api::core::v1::Pod>(Kind::Pod, namespace, name, uid.as_str())
+            .await
     }
 
     /// Deletes everything of a kind that the label selector matches.
@@ -265,10 +329,15 @@ impl Writer {
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
     {
-        let parameters =
-            DeleteParams { propagation_policy: Some(PropagationPolicy::Background), ..DeleteParams::default() };
-        let request = request::<K>(namespace).delete_collection(&parameters, &ListParams::default().labels(selector));
-        self.send::<Nothing>("deletecollection", kind, selector, request).await.map(drop)
+        let parameters = DeleteParams {
+            propagation_policy: Some(PropagationPolicy::Background),
+            ..DeleteParams::default()
+        };
+        let request = request::<K>(namespace)
+            .delete_collection(&parameters, &ListParams::default().labels(selector));
+        self.send::<Nothing>("deletecollection", kind, selector, request)
+            .await
+            .map(drop)
     }
 
     async fn send<V: DeserializeOwned>(
@@ -278,7 +347,8 @@ impl Writer {
         name: &str,
         request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
     ) -> Result<V, WriteError> {
-        let request = request.map_err(|error| WriteError::of(Error::BuildRequest(error), kind, name))?;
+        let request =
+            request.map_err(|error| WriteError::of(Error::BuildRequest(error), kind, name))?;
         let _turn = self.limit.turn().await;
         if !self.tenure.is_current() {
             return Err(WriteError::NotLeader);
@@ -300,19 +370,27 @@ fn load(error: Option<&Error>) -> Answer {
     }
 }
 
-fn request<K: Resource<DynamicType = (), Scope = NamespaceResourceScope>>(namespace: &str) -> Request {
+fn request<K: Resource<DynamicType = (), Scope = NamespaceResourceScope>>(
+    namespace: &str,
+) -> Request {
     Request::new(K::url_path(&(), Some(namespace)))
 }
 
 fn identity(meta: &ObjectMeta) -> (&str, &str) {
-    (meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
+    (
+        meta.namespace.as_deref().unwrap_or_default(),
+        meta.name.as_deref().unwrap_or_default(),
+    )
 }
 
 /// The object as JSON with its type, which apply needs.
 fn typed<K: Resource<DynamicType = ()> + Serialize>(object: &K) -> Value {
     let mut value = serde_json::to_value(object).expect("Kubernetes objects are plain data");
     if let Some(map) = value.as_object_mut() {
-        map.insert("apiVersion".to_owned(), Value::String(K::api_version(&()).into_owned()));
+        map.insert(
+            "apiVersion".to_owned(),
+            Value::String(K::api_version(&()).into_owned()),
+        );
         map.insert("kind".to_owned(), Value::String(K::kind(&()).into_owned()));
     }
     value
@@ -328,8 +406,13 @@ pub(crate) fn fingerprint<K: Resource<DynamicType = ()> + Serialize>(object: &mu
     {
         spec.remove("replicas");
     }
-    let digest = coppice_operator_plan::hash::TemplateHash::of(&canonical::text(&value)).as_str().to_owned();
-    let annotations = object.meta_mut().annotations.get_or_insert_with(BTreeMap::new);
+    let digest = coppice_operator_plan::hash::TemplateHash::of(&canonical::text(&value))
+        .as_str()
+        .to_owned();
+    let annotations = object
+        .meta_mut()
+        .annotations
+        .get_or_insert_with(BTreeMap::new);
     annotations.insert(FINGERPRINT.to_owned(), digest.clone());
     digest
 }

@@ -53,11 +53,17 @@ pub(crate) async fn choose(
         return Ok(Arc::new(Gated::new(gated)));
     }
     let served = match client.list_api_group_resources(GROUP_VERSION).await {
-        Ok(list) => list.resources.into_iter().map(|resource| resource.name).collect(),
+        Ok(list) => list
+            .resources
+            .into_iter()
+            .map(|resource| resource.name)
+            .collect(),
         Err(kube::Error::Api(status)) if status.code == 404 => Vec::new(),
         Err(error) => return Err(DiscoveryError::Server(error)),
     };
-    let missing = NEEDED.into_iter().find(|needed| !served.iter().any(|name| name == needed));
+    let missing = NEEDED
+        .into_iter()
+        .find(|needed| !served.iter().any(|name| name == needed));
     let backend: Arc<dyn GangBackend> = match (missing, choice) {
         (None, _) => Arc::new(Native),
         (Some(missing), Choice::Native) => return Err(DiscoveryError::NotServed { missing }),

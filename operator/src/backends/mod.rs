@@ -79,8 +79,14 @@ impl PlacementObject {
     /// Kind and name.
     pub(crate) fn identity(&self) -> (Kind, &str) {
         match self {
-            Self::Group(group, _) => (Kind::PodGroup, group.metadata.name.as_deref().unwrap_or_default()),
-            Self::Composite(group) => (Kind::CompositePodGroup, group.metadata.name.as_deref().unwrap_or_default()),
+            Self::Group(group, _) => (
+                Kind::PodGroup,
+                group.metadata.name.as_deref().unwrap_or_default(),
+            ),
+            Self::Composite(group) => (
+                Kind::CompositePodGroup,
+                group.metadata.name.as_deref().unwrap_or_default(),
+            ),
         }
     }
 }

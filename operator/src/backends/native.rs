@@ -15,9 +15,10 @@ use coppice_operator_plan::rounds::{self, Existing, Groups};
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Pod, PodSchedulingGroup};
 use k8s_openapi::api::scheduling::v1alpha3::{
-    BasicSchedulingPolicy, CompositeGangSchedulingPolicy, CompositePodGroup, CompositePodGroupSchedulingPolicy,
-    CompositePodGroupSpec, CompositePodGroupTemplate, GangSchedulingPolicy, PodGroup, PodGroupSchedulingPolicy,
-    PodGroupSpec, PodGroupTemplate, TypedLocalObjectReference, Workload, WorkloadReference, WorkloadSpec,
+    BasicSchedulingPolicy, CompositeGangSchedulingPolicy, CompositePodGroup,
+    CompositePodGroupSchedulingPolicy, CompositePodGroupSpec, CompositePodGroupTemplate,
+    GangSchedulingPolicy, PodGroup, PodGroupSchedulingPolicy, PodGroupSpec, PodGroupTemplate,
+    TypedLocalObjectReference, Workload, WorkloadReference, WorkloadSpec,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
@@ -55,21 +56,33 @@ impl GangBackend for Native {
 
     fn place(&self, view: ReplicaView<'_>) -> Placement {
         let known = Known::read(view);
-        let rounds = rounds::plan(&view.plan.gangs, view.observed, &view.plan.create, &known.groups, |gang| {
-            view.may_place(gang)
-        });
-        let mut placement = Placement { lanes: rounds.lanes, restart: rounds.restart, ..Placement::default() };
+        let rounds = rounds::plan(
+            &view.plan.gangs,
+            view.observed,
+            &view.plan.create,
+            &known.groups,
+            |gang| view.may_place(gang),
+        );
+        let mut placement = Placement {
+            lanes: rounds.lanes,
+            restart: rounds.restart,
+            ..Placement::default()
+        };
         for group in &rounds.groups {
             add_objects(view.scope, group, &known.groups, &mut placement);
         }
         for key in rounds.remove {
             if let Some((name, uid)) = known.group_names.get(&key) {
-                placement.remove.push((Kind::PodGroup, Arc::clone(name), Arc::clone(uid)));
+                placement
+                    .remove
+                    .push((Kind::PodGroup, Arc::clone(name), Arc::clone(uid)));
             }
         }
         for key in rounds.remove_composites {
             if let Some((name, uid)) = known.composite_names.get(&key) {
-                placement.remove.push((Kind::CompositePodGroup, Arc::clone(name), Arc::clone(uid)));
+                placement
+                    .remove
+                    .push((Kind::CompositePodGroup, Arc::clone(name), Arc::clone(uid)));
             }
         }
         placement.remove.extend(known.strays);
@@ -81,20 +94,30 @@ impl GangBackend for Native {
         let annotations = pod.metadata.annotations.get_or_insert_default();
         annotations.insert(LANE_ANNOTATION.to_owned(), write_lane(lane));
         if let Some(spec) = &mut pod.spec {
-            spec.scheduling_group = Some(PodSchedulingGroup { pod_group_name: Some(group_name(clique, lane)) });
+            spec.scheduling_group = Some(PodSchedulingGroup {
+                pod_group_name: Some(group_name(clique, lane)),
+            });
         }
     }
 
     fn refusal(&self, view: ReplicaView<'_>, gang: &Gang) -> Option<String> {
         let name = view.scope.gang(&gang.id);
-        let members: Vec<String> = gang.members.iter().map(|member| view.scope.clique(&member.clique)).collect();
-        let mut refusals = view.shelf.placements.iter().filter_map(|((kind, _), record)| {
-            let is_ours = match kind {
-                Kind::CompositePodGroup => *record.subject == *name,
-                _ => members.iter().any(|member| *record.subject == **member),
-            };
-            is_ours.then_some(record.refusal.as_deref()).flatten()
-        });
+        let members: Vec<String> = gang
+            .members
+            .iter()
+            .map(|member| view.scope.clique(&member.clique))
+            .collect();
+        let mut refusals = view
+            .shelf
+            .placements
+            .iter()
+            .filter_map(|((kind, _), record)| {
+                let is_ours = match kind {
+                    Kind::CompositePodGroup => *record.subject == *name,
+                    _ => members.iter().any(|member| *record.subject == **member),
+                };
+                is_ours.then_some(record.refusal.as_deref()).flatten()
+            });
         refusals.next().map(str::to_owned)
     }
 
@@ -117,15 +140,28 @@ struct Known {
 
 impl Known {
     fn read(view: ReplicaView<'_>) -> Self {
-        let cliques: BTreeMap<String, &CliqueId> =
-            view.plan.cliques.iter().map(|clique| (view.scope.clique(&clique.id), &clique.id)).collect();
-        let gangs: BTreeMap<String, &GangId> =
-            view.plan.gangs.iter().map(|gang| (view.scope.gang(&gang.id), &gang.id)).collect();
+        let cliques: BTreeMap<String, &CliqueId> = view
+            .plan
+            .cliques
+            .iter()
+            .map(|clique| (view.scope.clique(&clique.id), &clique.id))
+            .collect();
+        let gangs: BTreeMap<String, &GangId> = view
+            .plan
+            .gangs
+            .iter()
+            .map(|gang| (view.scope.gang(&gang.id), &gang.id))
+            .collect();
         let mut known = Self::default();
         for ((kind, name), record) in &view.shelf.placements {
             let identity = (Arc::clone(name), Arc::clone(&record.version.uid));
             let lane = record.lane;
-            match (kind, lane, cliques.get(&*record.subject), gangs.get(&*record.subject)) {
+            match (
+                kind,
+                lane,
+                cliques.get(&*record.subject),
+                gangs.get(&*record.subject),
+            ) {
                 (Kind::PodGroup, Some(lane), Some(clique), _) => {
                     let key = ((*clique).clone(), lane);
                     let existing = Existing {
@@ -137,12 +173,16 @@ impl Known {
                     known.groups.existing.insert(key.clone(), existing);
                     known.group_names.insert(key, identity);
                 }
-                (Kind::CompositePodGroup, Some(lane), _, Some(gang)) if !record.version.terminating => {
+                (Kind::CompositePodGroup, Some(lane), _, Some(gang))
+                    if !record.version.terminating =>
+                {
                     let key = ((*gang).clone(), lane.round);
                     known.groups.composites.insert(key.clone(), record.min);
                     known.composite_names.insert(key, identity);
                 }
-                _ if !record.version.terminating => known.strays.push((*kind, identity.0, identity.1)),
+                _ if !record.version.terminating => {
+                    known.strays.push((*kind, identity.0, identity.1))
+                }
                 _ => {}
             }
         }
@@ -152,33 +192,57 @@ impl Known {
 
 fn add_objects(scope: Scope<'_>, group: &rounds::Group, known: &Groups, placement: &mut Placement) {
     let gang = scope.gang(&group.gang);
-    let floor = Lane { round: group.round, floor: true };
+    let floor = Lane {
+        round: group.round,
+        floor: true,
+    };
     let parent = group.composite.then(|| composite_name(&gang, group.round));
     if let Some(parent) = &parent
-        && !known.composites.contains_key(&(group.gang.clone(), group.round))
+        && !known
+            .composites
+            .contains_key(&(group.gang.clone(), group.round))
     {
         let composite = composite(scope, &gang, parent, group);
-        placement.objects.push(PlacementObject::Composite(Box::new(composite)));
+        placement
+            .objects
+            .push(PlacementObject::Composite(Box::new(composite)));
     }
     let missing = |clique: &CliqueId, lane| !known.existing.contains_key(&(clique.clone(), lane));
-    for (clique, minimum) in group.floor.iter().filter(|(clique, _)| missing(clique, floor)) {
+    for (clique, minimum) in group
+        .floor
+        .iter()
+        .filter(|(clique, _)| missing(clique, floor))
+    {
         let policy = PodGroupSchedulingPolicy {
-            gang: Some(GangSchedulingPolicy { min_count: i32::try_from(*minimum).unwrap_or(i32::MAX) }),
+            gang: Some(GangSchedulingPolicy {
+                min_count: i32::try_from(*minimum).unwrap_or(i32::MAX),
+            }),
             basic: None,
         };
         let name = scope.clique(clique);
         let object = pod_group(scope, &gang, &name, floor, policy, parent.as_deref());
-        placement.objects.push(PlacementObject::Group(Box::new(object), name));
+        placement
+            .objects
+            .push(PlacementObject::Group(Box::new(object), name));
     }
-    let follow = Lane { round: group.round, floor: false };
-    for clique in group.followers.iter().filter(|clique| missing(clique, follow)) {
+    let follow = Lane {
+        round: group.round,
+        floor: false,
+    };
+    for clique in group
+        .followers
+        .iter()
+        .filter(|clique| missing(clique, follow))
+    {
         let policy = PodGroupSchedulingPolicy {
             basic: Some(BasicSchedulingPolicy(serde_json::json!({}))),
             gang: None,
         };
         let name = scope.clique(clique);
         let object = pod_group(scope, &gang, &name, follow, policy, None);
-        placement.objects.push(PlacementObject::Group(Box::new(object), name));
+        placement
+            .objects
+            .push(PlacementObject::Group(Box::new(object), name));
     }
 }
 
@@ -192,7 +256,11 @@ fn group_name(clique: &str, lane: Lane) -> String {
 }
 
 fn composite_name(gang: &str, round: u32) -> String {
-    if round == 0 { gang.to_owned() } else { format!("{gang}.r{round}") }
+    if round == 0 {
+        gang.to_owned()
+    } else {
+        format!("{gang}.r{round}")
+    }
 }
 
 fn metadata(scope: Scope<'_>, name: &str, gang: &str, lane: Lane) -> ObjectMeta {
@@ -208,11 +276,17 @@ fn metadata(scope: Scope<'_>, name: &str, gang: &str, lane: Lane) -> ObjectMeta 
 }
 
 fn reference(scope: Scope<'_>, template: &str) -> WorkloadReference {
-    WorkloadReference { workload_name: scope.set.key.name().to_owned(), template_name: template.to_owned() }
+    WorkloadReference {
+        workload_name: scope.set.key.name().to_owned(),
+        template_name: template.to_owned(),
+    }
 }
 
 fn composite(scope: Scope<'_>, gang: &str, name: &str, group: &rounds::Group) -> CompositePodGroup {
-    let lane = Lane { round: group.round, floor: true };
+    let lane = Lane {
+        round: group.round,
+        floor: true,
+    };
     let children = i32::try_from(group.floor.len()).unwrap_or(i32::MAX);
     CompositePodGroup {
         metadata: ObjectMeta {
@@ -222,7 +296,9 @@ fn composite(scope: Scope<'_>, gang: &str, name: &str, group: &rounds::Group) ->
         spec: CompositePodGroupSpec {
             priority_class_name: scope.set.object.spec.template.priority_class_name.clone(),
             scheduling_policy: CompositePodGroupSchedulingPolicy {
-                gang: Some(CompositeGangSchedulingPolicy { min_group_count: children }),
+                gang: Some(CompositeGangSchedulingPolicy {
+                    min_group_count: children,
+                }),
                 basic: None,
             },
             workload_ref: reference(scope, COMPOSITE_TEMPLATE),
@@ -242,13 +318,20 @@ fn pod_group(
     parent: Option<&str>,
 ) -> PodGroup {
     let mut metadata = metadata(scope, &group_name(clique, lane), gang, lane);
-    metadata.labels.get_or_insert_default().insert(labels::CLIQUE.to_owned(), clique.to_owned());
+    metadata
+        .labels
+        .get_or_insert_default()
+        .insert(labels::CLIQUE.to_owned(), clique.to_owned());
     let class = &scope.set.object.spec.template.priority_class_name;
     PodGroup {
         metadata,
         spec: PodGroupSpec {
             parent_composite_pod_group_name: parent.map(str::to_owned),
-            priority_class_name: if parent.is_none() { class.clone() } else { None },
+            priority_class_name: if parent.is_none() {
+                class.clone()
+            } else {
+                None
+            },
             scheduling_policy: policy,
             workload_ref: parent.map(|_| reference(scope, GROUP_TEMPLATE)),
             ..PodGroupSpec::default()

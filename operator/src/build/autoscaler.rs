@@ -15,13 +15,24 @@ pub(crate) fn autoscalers(scope: Scope<'_>) -> Vec<HorizontalPodAutoscaler> {
     let template = &scope.set.template;
     let of_cliques = template.standalone().filter_map(|clique| {
         let config = scope.set.clique_autoscaling(&clique.name)?;
-        let target = names::standalone_clique(scope.set.key.name(), scope.replica, clique.name.as_str());
-        Some(autoscaler::<PodClique>(scope, target, config, clique.replicas))
+        let target =
+            names::standalone_clique(scope.set.key.name(), scope.replica, clique.name.as_str());
+        Some(autoscaler::<PodClique>(
+            scope,
+            target,
+            config,
+            clique.replicas,
+        ))
     });
     let of_groups = template.groups().iter().filter_map(|group| {
         let config = scope.set.group(&group.name)?.scale_config.as_ref()?;
         let target = scope.group(&group.name);
-        Some(autoscaler::<PodCliqueScalingGroup>(scope, target, config, group.replicas))
+        Some(autoscaler::<PodCliqueScalingGroup>(
+            scope,
+            target,
+            config,
+            group.replicas,
+        ))
     });
     of_cliques.chain(of_groups).collect()
 }
@@ -47,7 +58,9 @@ fn autoscaler<Target: Resource<DynamicType = ()>>(
                 kind: Target::kind(&()).into_owned(),
                 name: target,
             },
-            min_replicas: config.min_replicas.or_else(|| i32::try_from(template_replicas).ok()),
+            min_replicas: config
+                .min_replicas
+                .or_else(|| i32::try_from(template_replicas).ok()),
             max_replicas: config.max_replicas,
             metrics: config.metrics.clone(),
             behavior: None,

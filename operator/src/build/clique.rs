@@ -16,12 +16,20 @@ use super::variables;
 /// The PodClique of a plan, owned by `owner`: the set, or the scaling group for a member.
 ///
 /// Nothing when the template does not have the clique; a plan never asks for that.
-pub(crate) fn clique(scope: Scope<'_>, plan: &CliquePlan, owner: OwnerReference) -> Option<PodClique> {
+pub(crate) fn clique(
+    scope: Scope<'_>,
+    plan: &CliquePlan,
+    owner: OwnerReference,
+) -> Option<PodClique> {
     let template = scope.set.clique(plan.id.template())?;
     let planned = scope.set.template.clique(plan.id.template())?;
     let name = scope.clique(&plan.id);
     let mut spec = PodCliqueSpec {
-        role_name: template.spec.role_name.clone().or_else(|| Some(String::new())),
+        role_name: template
+            .spec
+            .role_name
+            .clone()
+            .or_else(|| Some(String::new())),
         pod_spec: template.spec.pod_spec.clone(),
         replicas: i32::try_from(plan.replicas).unwrap_or(i32::MAX),
         min_available: i32::try_from(planned.min_available.get()).ok(),
@@ -29,7 +37,12 @@ pub(crate) fn clique(scope: Scope<'_>, plan: &CliquePlan, owner: OwnerReference)
         auto_scaling_config: template.spec.auto_scaling_config.clone(),
     };
     if !plan.parents.is_empty() {
-        spec.starts_after = Some(plan.parents.iter().map(|parent| scope.clique(parent)).collect());
+        spec.starts_after = Some(
+            plan.parents
+                .iter()
+                .map(|parent| scope.clique(parent))
+                .collect(),
+        );
     }
     if let Some((group, _)) = plan.id.group() {
         variables::prepend(&mut spec.pod_spec, &group_variables(scope, group));
@@ -37,7 +50,12 @@ pub(crate) fn clique(scope: Scope<'_>, plan: &CliquePlan, owner: OwnerReference)
     Some(PodClique {
         metadata: ObjectMeta {
             annotations: clique_annotations(template.annotations.as_ref()),
-            labels: Some(clique_labels(scope, &plan.id, planned.hash.as_str(), template.labels.as_ref())),
+            labels: Some(clique_labels(
+                scope,
+                &plan.id,
+                planned.hash.as_str(),
+                template.labels.as_ref(),
+            )),
             name: Some(name),
             namespace: Some(scope.set.key.namespace().to_owned()),
             owner_references: Some(vec![owner]),
@@ -66,7 +84,9 @@ fn group_variables(
     ]
 }
 
-fn clique_annotations(template: Option<&BTreeMap<String, String>>) -> Option<BTreeMap<String, String>> {
+fn clique_annotations(
+    template: Option<&BTreeMap<String, String>>,
+) -> Option<BTreeMap<String, String>> {
     let mut kept = template?.clone();
     kept.remove(annotations::TOPOLOGY_NAME);
     Some(kept)
@@ -80,7 +100,11 @@ fn clique_labels(
 ) -> BTreeMap<String, String> {
     let name = scope.clique(id);
     let gang = gang::gang_of(&scope.set.template, id);
-    let component = if id.group().is_some() { Component::MemberClique } else { Component::StandaloneClique };
+    let component = if id.group().is_some() {
+        Component::MemberClique
+    } else {
+        Component::StandaloneClique
+    };
     let mut labels = template.cloned().unwrap_or_default();
     labels.extend(scope.labels(&name, component));
     let mut put = |key: &str, value: String| labels.insert(key.to_owned(), value);
@@ -93,6 +117,9 @@ fn clique_labels(
     if gang != GangId::Base {
         put(labels::BASE_GANG, scope.base_gang());
     }
-    debug_assert_eq!(gang == GangId::Base, order::in_base(&scope.set.template, id));
+    debug_assert_eq!(
+        gang == GangId::Base,
+        order::in_base(&scope.set.template, id)
+    );
     labels
 }

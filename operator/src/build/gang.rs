@@ -21,10 +21,18 @@ pub(crate) fn gang(
     scheduler: &str,
 ) -> PodGang {
     let namespace = scope.set.key.namespace();
-    let reference = |name: &String| NamespacedName { namespace: namespace.to_owned(), name: name.clone() };
+    let reference = |name: &String| NamespacedName {
+        namespace: namespace.to_owned(),
+        name: name.clone(),
+    };
     let group = |member: &coppice_operator_plan::gang::Member| {
         let name = scope.clique(&member.clique);
-        let mut references: Vec<NamespacedName> = pods.get(&name).into_iter().flatten().map(reference).collect();
+        let mut references: Vec<NamespacedName> = pods
+            .get(&name)
+            .into_iter()
+            .flatten()
+            .map(reference)
+            .collect();
         references.sort();
         PodGroup {
             name,
@@ -63,7 +71,8 @@ pub(crate) fn gang(
 fn foreign(of_set: Option<&BTreeMap<String, String>>) -> BTreeMap<String, String> {
     let keys = of_set.into_iter().flatten();
     let kept = keys.filter(|(key, _)| !key.starts_with(labels::PREFIX) && *key != LAST_APPLIED);
-    kept.map(|(key, value)| (key.clone(), value.clone())).collect()
+    kept.map(|(key, value)| (key.clone(), value.clone()))
+        .collect()
 }
 
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
@@ -77,7 +86,12 @@ pub(crate) fn status(
 ) -> PodGangStatus {
     let mut conditions = own_conditions(before.conditions.as_deref().unwrap_or_default());
     let mut put = |kind, status: bool, reason, message: String| {
-        let observed = Observed { kind, status: ConditionStatus::from(status), reason, message };
+        let observed = Observed {
+            kind,
+            status: ConditionStatus::from(status),
+            reason,
+            message,
+        };
         condition::set(&mut conditions, observed, None, Time(now));
     };
     put(
@@ -86,22 +100,47 @@ pub(crate) fn status(
         Reason::PodGangPodsCreated,
         "all pods of the gang have been created".to_owned(),
     );
-    let GangStatus { scheduled, ready, floor, .. } = counts;
+    let GangStatus {
+        scheduled,
+        ready,
+        floor,
+        ..
+    } = counts;
     if counts.is_scheduled() {
         let message = format!("all {floor} pods of the floor are bound to nodes");
-        put(ConditionType::Scheduled, true, Reason::PodGangScheduled, message);
+        put(
+            ConditionType::Scheduled,
+            true,
+            Reason::PodGangScheduled,
+            message,
+        );
     } else if let Some(refusal) = refusal {
-        put(ConditionType::Scheduled, false, Reason::Unschedulable, refusal.to_owned());
+        put(
+            ConditionType::Scheduled,
+            false,
+            Reason::Unschedulable,
+            refusal.to_owned(),
+        );
     } else {
         let message = format!("{scheduled} of {floor} pods of the floor are bound to nodes");
-        put(ConditionType::Scheduled, false, Reason::PodGangPodsNotScheduled, message);
+        put(
+            ConditionType::Scheduled,
+            false,
+            Reason::PodGangPodsNotScheduled,
+            message,
+        );
     }
     if counts.is_ready() {
         let message = format!("all {floor} pods of the floor are ready");
         put(ConditionType::Ready, true, Reason::PodGangReady, message);
     } else {
         let message = format!("{ready} of {floor} pods of the floor are ready");
-        put(ConditionType::Ready, false, Reason::PodGangPodsNotReady, message);
+        put(
+            ConditionType::Ready,
+            false,
+            Reason::PodGangPodsNotReady,
+            message,
+        );
     }
     PodGangStatus {
         phase: match counts.phase() {
@@ -116,7 +155,11 @@ pub(crate) fn status(
 
 /// Conditions the operator writes; a scheduler's are its own and stay untouched.
 pub(crate) fn own_conditions(all: &[Condition]) -> Vec<Condition> {
-    let own = [ConditionType::Initialized, ConditionType::Scheduled, ConditionType::Ready];
+    let own = [
+        ConditionType::Initialized,
+        ConditionType::Scheduled,
+        ConditionType::Ready,
+    ];
     let is_own = |condition: &&Condition| own.iter().any(|kind| kind.as_str() == condition.type_);
     all.iter().filter(is_own).cloned().collect()
 }

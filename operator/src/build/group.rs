@@ -14,8 +14,12 @@ pub(crate) fn group(scope: Scope<'_>, plan: &GroupPlan) -> Option<PodCliqueScali
     let mut annotations = template.annotations.clone().unwrap_or_default();
     // What the set says about MNNVL holds for a group that says nothing.
     let of_set = scope.set.object.metadata.annotations.as_ref();
-    if let Some(mnnvl) = of_set.and_then(|annotations| annotations.get(labels::annotations::MNNVL_GROUP)) {
-        annotations.entry(labels::annotations::MNNVL_GROUP.to_owned()).or_insert_with(|| mnnvl.clone());
+    if let Some(mnnvl) =
+        of_set.and_then(|annotations| annotations.get(labels::annotations::MNNVL_GROUP))
+    {
+        annotations
+            .entry(labels::annotations::MNNVL_GROUP.to_owned())
+            .or_insert_with(|| mnnvl.clone());
     }
     Some(PodCliqueScalingGroup {
         metadata: ObjectMeta {

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use coppice_operator_api::{PodCliqueSpec, env, init_container, labels, names};
 use coppice_operator_plan::hash::pod_suffix;
 use k8s_openapi::api::core::v1::{
-    ConfigMapProjection, Container, DownwardAPIProjection, DownwardAPIVolumeFile, DownwardAPIVolumeSource, KeyToPath,
-    ObjectFieldSelector, Pod, PodSpec, ProjectedVolumeSource, ServiceAccountTokenProjection, Volume, VolumeMount,
-    VolumeProjection,
+    ConfigMapProjection, Container, DownwardAPIProjection, DownwardAPIVolumeFile,
+    DownwardAPIVolumeSource, KeyToPath, ObjectFieldSelector, Pod, PodSpec, ProjectedVolumeSource,
+    ServiceAccountTokenProjection, Volume, VolumeMount, VolumeProjection,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::Resource;
@@ -97,7 +97,12 @@ impl Mould {
     }
 
     fn variables(&self) -> [k8s_openapi::api::core::v1::EnvVar; 5] {
-        let address = names::service_address(&self.set, self.replica, &self.namespace, &self.cluster_domain);
+        let address = names::service_address(
+            &self.set,
+            self.replica,
+            &self.namespace,
+            &self.cluster_domain,
+        );
         [
             variables::literal(env::SET_NAME, &*self.set),
             variables::literal(env::SET_REPLICA_INDEX, self.replica.to_string()),
@@ -117,23 +122,39 @@ fn add_init_container(spec: &mut PodSpec, image: &str, parents: &[(String, u32)]
         read_only: Some(true),
         ..VolumeMount::default()
     };
-    let arguments = parents.iter().map(|(clique, minimum)| init_container::argument(clique, *minimum));
-    spec.init_containers.get_or_insert_default().push(Container {
-        name: init_container::NAME.to_owned(),
-        image: Some(image.to_owned()),
-        args: Some(arguments.collect()),
-        volume_mounts: Some(vec![
-            mount(init_container::TOKEN_VOLUME, init_container::TOKEN_PATH),
-            mount(init_container::POD_INFO_VOLUME, init_container::POD_INFO_PATH),
-        ]),
-        ..Container::default()
-    });
-    spec.volumes.get_or_insert_default().extend([token_volume(), pod_info_volume()]);
+    let arguments = parents
+        .iter()
+        .map(|(clique, minimum)| init_container::argument(clique, *minimum));
+    spec.init_containers
+        .get_or_insert_default()
+        .push(Container {
+            name: init_container::NAME.to_owned(),
+            image: Some(image.to_owned()),
+            args: Some(arguments.collect()),
+            volume_mounts: Some(vec![
+                mount(init_container::TOKEN_VOLUME, init_container::TOKEN_PATH),
+                mount(
+                    init_container::POD_INFO_VOLUME,
+                    init_container::POD_INFO_PATH,
+                ),
+            ]),
+            ..Container::default()
+        });
+    spec.volumes
+        .get_or_insert_default()
+        .extend([token_volume(), pod_info_volume()]);
 }
 
 fn field(path: &str, from: String) -> DownwardAPIVolumeFile {
-    let selector = ObjectFieldSelector { api_version: None, field_path: from };
-    DownwardAPIVolumeFile { path: path.to_owned(), field_ref: Some(selector), ..DownwardAPIVolumeFile::default() }
+    let selector = ObjectFieldSelector {
+        api_version: None,
+        field_path: from,
+    };
+    DownwardAPIVolumeFile {
+        path: path.to_owned(),
+        field_ref: Some(selector),
+        ..DownwardAPIVolumeFile::default()
+    }
 }
 
 /// What the kubelet mounts for a service account, under the operator's control.
@@ -146,14 +167,29 @@ fn token_volume() -> Volume {
     };
     let certificates = ConfigMapProjection {
         name: "kube-root-ca.crt".to_owned(),
-        items: Some(vec![KeyToPath { key: "ca.crt".to_owned(), path: "ca.crt".to_owned(), ..KeyToPath::default() }]),
+        items: Some(vec![KeyToPath {
+            key: "ca.crt".to_owned(),
+            path: "ca.crt".to_owned(),
+            ..KeyToPath::default()
+        }]),
         optional: None,
     };
-    let namespace = DownwardAPIProjection { items: Some(vec![field("namespace", "metadata.namespace".to_owned())]) };
+    let namespace = DownwardAPIProjection {
+        items: Some(vec![field("namespace", "metadata.namespace".to_owned())]),
+    };
     let sources = vec![
-        VolumeProjection { service_account_token: Some(token), ..VolumeProjection::default() },
-        VolumeProjection { config_map: Some(certificates), ..VolumeProjection::default() },
-        VolumeProjection { downward_api: Some(namespace), ..VolumeProjection::default() },
+        VolumeProjection {
+            service_account_token: Some(token),
+            ..VolumeProjection::default()
+        },
+        VolumeProjection {
+            config_map: Some(certificates),
+            ..VolumeProjection::default()
+        },
+        VolumeProjection {
+            downward_api: Some(namespace),
+            ..VolumeProjection::default()
+        },
     ];
     Volume {
         name: init_container::TOKEN_VOLUME.to_owned(),
@@ -168,12 +204,21 @@ fn token_volume() -> Volume {
 
 fn pod_info_volume() -> Volume {
     let files = vec![
-        field(init_container::NAMESPACE_FILE, "metadata.namespace".to_owned()),
-        field(init_container::POD_GANG_FILE, format!("metadata.labels['{}']", labels::GANG)),
+        field(
+            init_container::NAMESPACE_FILE,
+            "metadata.namespace".to_owned(),
+        ),
+        field(
+            init_container::POD_GANG_FILE,
+            format!("metadata.labels['{}']", labels::GANG),
+        ),
     ];
     Volume {
         name: init_container::POD_INFO_VOLUME.to_owned(),
-        downward_api: Some(DownwardAPIVolumeSource { items: Some(files), ..DownwardAPIVolumeSource::default() }),
+        downward_api: Some(DownwardAPIVolumeSource {
+            items: Some(files),
+            ..DownwardAPIVolumeSource::default()
+        }),
         ..Volume::default()
     }
 }

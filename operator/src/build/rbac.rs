@@ -52,7 +52,10 @@ pub(crate) fn role_binding(set: &Validated) -> RoleBinding {
     let name = names::role(set.key.name());
     let of_cliques = set.object.spec.template.cliques.iter().map(|clique| {
         let account = clique.spec.pod_spec.service_account_name.as_deref();
-        account.filter(|account| !account.is_empty()).unwrap_or("default").to_owned()
+        account
+            .filter(|account| !account.is_empty())
+            .unwrap_or("default")
+            .to_owned()
     });
     let mut accounts: BTreeSet<String> = of_cliques.collect();
     accounts.insert(names::service_account(set.key.name()));
@@ -64,7 +67,11 @@ pub(crate) fn role_binding(set: &Validated) -> RoleBinding {
     };
     RoleBinding {
         metadata: metadata(set, name.clone(), Component::PodRoleBinding),
-        role_ref: RoleRef { api_group: Some("rbac.authorization.k8s.io".to_owned()), kind: "Role".to_owned(), name },
+        role_ref: RoleRef {
+            api_group: Some("rbac.authorization.k8s.io".to_owned()),
+            kind: "Role".to_owned(),
+            name,
+        },
         subjects: Some(accounts.into_iter().map(subject).collect()),
     }
 }

@@ -24,9 +24,11 @@ impl Scope<'_> {
             CliqueId::Standalone(clique) => {
                 names::standalone_clique(self.set.key.name(), self.replica, clique.as_str())
             }
-            CliqueId::Member { group, replica, clique } => {
-                names::member_clique(&self.group(group), *replica, clique.as_str())
-            }
+            CliqueId::Member {
+                group,
+                replica,
+                clique,
+            } => names::member_clique(&self.group(group), *replica, clique.as_str()),
         }
     }
 
@@ -45,18 +47,37 @@ impl Scope<'_> {
         let GangId::Scaled { group, replica } = gang else {
             return self.base_gang();
         };
-        let minimum = self.set.template.group(group).map_or(1, |group| group.min_available.get());
-        names::scaled_gang(&self.group(group), *replica, minimum).unwrap_or_else(|| self.base_gang())
+        let minimum = self
+            .set
+            .template
+            .group(group)
+            .map_or(1, |group| group.min_available.get());
+        names::scaled_gang(&self.group(group), *replica, minimum)
+            .unwrap_or_else(|| self.base_gang())
     }
 
     /// Which clique an object is, from its name and the labels that tell its place in a group. Names are compared with
     /// what they would have to be; nothing is cut out of them.
-    pub(crate) fn clique_id(&self, name: &str, group: Option<&str>, group_replica: Option<u32>) -> Option<CliqueId> {
+    pub(crate) fn clique_id(
+        &self,
+        name: &str,
+        group: Option<&str>,
+        group_replica: Option<u32>,
+    ) -> Option<CliqueId> {
         let (Some(group), Some(replica)) = (group, group_replica) else {
-            let mut ids = self.set.template.standalone().map(|clique| CliqueId::Standalone(clique.name.clone()));
+            let mut ids = self
+                .set
+                .template
+                .standalone()
+                .map(|clique| CliqueId::Standalone(clique.name.clone()));
             return ids.find(|id| self.clique(id) == name);
         };
-        let group = self.set.template.groups().iter().find(|known| self.group(&known.name) == group)?;
+        let group = self
+            .set
+            .template
+            .groups()
+            .iter()
+            .find(|known| self.group(&known.name) == group)?;
         let mut ids = group.cliques.iter().map(|clique| CliqueId::Member {
             group: group.name.clone(),
             replica,
@@ -74,7 +95,10 @@ impl Scope<'_> {
     /// Labels of every object in the replica.
     pub(crate) fn labels(&self, name: &str, component: Component) -> BTreeMap<String, String> {
         let mut labels = set_labels(self.set.key.name(), name, component);
-        labels.insert(labels::SET_REPLICA_INDEX.to_owned(), self.replica.to_string());
+        labels.insert(
+            labels::SET_REPLICA_INDEX.to_owned(),
+            self.replica.to_string(),
+        );
         labels
     }
 }
@@ -96,7 +120,10 @@ mod tests {
     #[test]
     fn names_are_found_back_by_comparison() {
         let set = set(MN);
-        let scope = Scope { set: &set, replica: 0 };
+        let scope = Scope {
+            set: &set,
+            replica: 0,
+        };
         let mut seen = Vec::new();
         for id in cliques(&set.template, &Scale::default()) {
             let name = scope.clique(&id);
@@ -105,7 +132,14 @@ mod tests {
             assert_eq!(scope.clique_id(&name, group.as_deref(), replica), Some(id));
             seen.push(name);
         }
-        assert_eq!(seen[..3], ["mn-0-frontend", "mn-0-prefill-0-pleader", "mn-0-prefill-0-pworker"]);
+        assert_eq!(
+            seen[..3],
+            [
+                "mn-0-frontend",
+                "mn-0-prefill-0-pleader",
+                "mn-0-prefill-0-pworker"
+            ]
+        );
         assert_eq!(scope.clique_id("mn-0-prefill-0-pleader", None, None), None);
         let gangs: Vec<_> = compose(&set.template, &Scale::default())
             .iter()

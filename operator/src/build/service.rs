@@ -11,7 +11,10 @@ use super::scope::Scope;
 pub(crate) fn service(scope: Scope<'_>) -> Service {
     let name = names::headless_service(scope.set.key.name(), scope.replica);
     let mut selector = labels::of_set(scope.set.key.name());
-    selector.insert(labels::SET_REPLICA_INDEX.to_owned(), scope.replica.to_string());
+    selector.insert(
+        labels::SET_REPLICA_INDEX.to_owned(),
+        scope.replica.to_string(),
+    );
     Service {
         metadata: ObjectMeta {
             labels: Some(scope.labels(&name, Component::HeadlessService)),
@@ -22,7 +25,14 @@ pub(crate) fn service(scope: Scope<'_>) -> Service {
         },
         spec: Some(ServiceSpec {
             cluster_ip: Some("None".to_owned()),
-            publish_not_ready_addresses: Some(scope.set.object.spec.template.publishes_not_ready_addresses()),
+            publish_not_ready_addresses: Some(
+                scope
+                    .set
+                    .object
+                    .spec
+                    .template
+                    .publishes_not_ready_addresses(),
+            ),
             selector: Some(selector),
             ..ServiceSpec::default()
         }),

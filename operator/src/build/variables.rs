@@ -4,14 +4,28 @@ use k8s_openapi::api::core::v1::{Container, EnvVar, EnvVarSource, ObjectFieldSel
 
 /// A variable with a fixed value.
 pub(crate) fn literal(name: &str, value: impl Into<String>) -> EnvVar {
-    EnvVar { name: name.to_owned(), value: Some(value.into()), value_from: None }
+    EnvVar {
+        name: name.to_owned(),
+        value: Some(value.into()),
+        value_from: None,
+    }
 }
 
 /// A variable with the value of one of the pod's labels.
 pub(crate) fn from_label(name: &str, label: &str) -> EnvVar {
-    let field = ObjectFieldSelector { api_version: None, field_path: format!("metadata.labels['{label}']") };
-    let source = EnvVarSource { field_ref: Some(field), ..EnvVarSource::default() };
-    EnvVar { name: name.to_owned(), value: None, value_from: Some(source) }
+    let field = ObjectFieldSelector {
+        api_version: None,
+        field_path: format!("metadata.labels['{label}']"),
+    };
+    let source = EnvVarSource {
+        field_ref: Some(field),
+        ..EnvVarSource::default()
+    };
+    EnvVar {
+        name: name.to_owned(),
+        value: None,
+        value_from: Some(source),
+    }
 }
 
 /// Puts `variables` before those of every container and init container, so that the template's own may refer to them as
@@ -25,6 +39,8 @@ pub(crate) fn prepend(spec: &mut PodSpec, variables: &[EnvVar]) {
 
 fn prepend_to(container: &mut Container, variables: &[EnvVar]) {
     let own = container.env.take().unwrap_or_default();
-    let kept = own.into_iter().filter(|own| !variables.iter().any(|variable| variable.name == own.name));
+    let kept = own
+        .into_iter()
+        .filter(|own| !variables.iter().any(|variable| variable.name == own.name));
     container.env = Some(variables.iter().cloned().chain(kept).collect());
 }

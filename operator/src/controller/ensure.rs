@@ -71,7 +71,8 @@ where
         let found: Value = serde_json::from_str(stored.content).unwrap_or_default();
         let holds = content(&wanted).is_none_or(|wanted| canonical::holds(&found, wanted));
         if stored.version.applied.as_deref() == Some(&*digest) && holds {
-            cx.index.verified(site.set, site.replica, V::KIND, &name, inputs);
+            cx.index
+                .verified(site.set, site.replica, V::KIND, &name, inputs);
             return Ok(());
         }
         // Whatever was scaled or edited since it was read must not be undone.
@@ -79,19 +80,30 @@ where
     }
     let answer: V = cx.writer.apply(V::KIND, &object, stored.is_some()).await?;
     cx.index.absorb(answer);
-    cx.index.verified(site.set, site.replica, V::KIND, &name, inputs);
+    cx.index
+        .verified(site.set, site.replica, V::KIND, &name, inputs);
     Ok(())
 }
 
 /// An object of the right name that belongs to somebody else must not be touched.
-pub(crate) fn check_owner(kind: Kind, wanted: &ObjectMeta, found: &Version) -> Result<(), WriteError> {
-    let owner = wanted.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
+pub(crate) fn check_owner(
+    kind: Kind,
+    wanted: &ObjectMeta,
+    found: &Version,
+) -> Result<(), WriteError> {
+    let owner = wanted
+        .owner_references
+        .iter()
+        .flatten()
+        .find(|owner| owner.controller == Some(true));
     match (owner, &found.owner) {
-        (Some(wanted_owner), Some(found)) if wanted_owner.uid != **found => Err(WriteError::Taken {
-            kind: kind.as_str(),
-            name: wanted.name.clone().unwrap_or_default(),
-            owner: format!("the object with uid {found}"),
-        }),
+        (Some(wanted_owner), Some(found)) if wanted_owner.uid != **found => {
+            Err(WriteError::Taken {
+                kind: kind.as_str(),
+                name: wanted.name.clone().unwrap_or_default(),
+                owner: format!("the object with uid {found}"),
+            })
+        }
         _ => Ok(()),
     }
 }
@@ -124,7 +136,11 @@ where
     check_owner(V::KIND, wanted, &version)?;
     if version.owner.is_none() && wanted.owner_references.is_some() {
         let (kind, name) = (V::KIND.as_str(), name.to_owned());
-        return Err(WriteError::Taken { kind, name, owner: "nobody".to_owned() });
+        return Err(WriteError::Taken {
+            kind,
+            name,
+            owner: "nobody".to_owned(),
+        });
     }
     cx.index.absorb(found);
     Ok(())

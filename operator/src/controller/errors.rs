@@ -23,7 +23,12 @@ impl Errors {
     }
 
     /// Notes the error of a write, if it is one. Tells whether the write was done.
-    pub(crate) fn check(&mut self, code: ErrorCode, clique: Option<&str>, done: Result<(), WriteError>) -> bool {
+    pub(crate) fn check(
+        &mut self,
+        code: ErrorCode,
+        clique: Option<&str>,
+        done: Result<(), WriteError>,
+    ) -> bool {
         match done {
             Ok(()) => true,
             Err(error) => {
@@ -43,13 +48,26 @@ impl Errors {
             return None;
         }
         let transient = |error: &WriteError| {
-            matches!(error, WriteError::Conflict { .. } | WriteError::Missing { .. } | WriteError::Exists { .. })
+            matches!(
+                error,
+                WriteError::Conflict { .. }
+                    | WriteError::Missing { .. }
+                    | WriteError::Exists { .. }
+            )
         };
-        if self.found.iter().all(|(_, _, error)| matches!(error, WriteError::NotLeader)) {
+        if self
+            .found
+            .iter()
+            .all(|(_, _, error)| matches!(error, WriteError::NotLeader))
+        {
             return Some(Outcome::Done(None));
         }
         let only_transient = self.found.iter().all(|(_, _, error)| transient(error));
-        Some(if only_transient { Outcome::Conflict } else { Outcome::Failed })
+        Some(if only_transient {
+            Outcome::Conflict
+        } else {
+            Outcome::Failed
+        })
     }
 
     /// Category of the first one that matters.
@@ -59,17 +77,26 @@ impl Errors {
 
     /// The first one, with its causes.
     pub(crate) fn first(&self) -> Option<String> {
-        self.found.first().map(|(_, _, error)| chain(error).to_string())
+        self.found
+            .first()
+            .map(|(_, _, error)| chain(error).to_string())
     }
 
     /// Whether an object's name is taken by somebody else.
     pub(crate) fn has_name_conflict(&self) -> bool {
-        self.found.iter().any(|(_, _, error)| matches!(error, WriteError::Taken { .. }))
+        self.found
+            .iter()
+            .any(|(_, _, error)| matches!(error, WriteError::Taken { .. }))
     }
 
     /// As `status.lastErrors`, of one PodClique or of all. A line that was there before keeps its time, so that the same
     /// error does not cause a write each time. Conflicts are left out: they are over before anybody reads of them.
-    pub(crate) fn lines(&self, clique: Option<&str>, before: Option<&Vec<LastError>>, now: Timestamp) -> Vec<LastError> {
+    pub(crate) fn lines(
+        &self,
+        clique: Option<&str>,
+        before: Option<&Vec<LastError>>,
+        now: Timestamp,
+    ) -> Vec<LastError> {
         let mut lines: Vec<LastError> = Vec::new();
         for (code, about, error) in &self.found {
             if clique.is_some() && about.as_deref() != clique {
@@ -79,7 +106,8 @@ impl Errors {
                 continue;
             }
             let description = chain(error).to_string();
-            let same = |line: &&LastError| line.code == code.as_str() && line.description == description;
+            let same =
+                |line: &&LastError| line.code == code.as_str() && line.description == description;
             if lines.iter().any(|line| same(&line)) {
                 continue;
             }
@@ -100,7 +128,9 @@ pub(crate) fn code_of(kind: Kind) -> ErrorCode {
     match kind {
         Kind::Set | Kind::Clique => ErrorCode::CreateOrUpdatePodClique,
         Kind::Group => ErrorCode::SyncScalingGroup,
-        Kind::Gang | Kind::PodGroup | Kind::CompositePodGroup | Kind::Workload => ErrorCode::CreateOrPatchPodGang,
+        Kind::Gang | Kind::PodGroup | Kind::CompositePodGroup | Kind::Workload => {
+            ErrorCode::CreateOrPatchPodGang
+        }
         Kind::Pod => ErrorCode::CreatePod,
         Kind::Service => ErrorCode::SyncService,
         Kind::Autoscaler => ErrorCode::SyncHpa,

@@ -12,13 +12,13 @@ pub(crate) mod worker;
 
 use std::sync::Arc;
 
+use self::pacing::Pacing;
 use crate::apply::Writer;
 use crate::backends::GangBackend;
 use crate::events::Events;
 use crate::index::Index;
 use crate::metrics::Metrics;
 use crate::queue::Queue;
-use self::pacing::Pacing;
 
 /// What every pass needs.
 #[derive(Clone, Debug)]

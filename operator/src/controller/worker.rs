@@ -45,11 +45,14 @@ async fn work(cx: &Context, unit: &Unit) {
         }
     };
     // A pass that panics is a bug in one object's way; the others must go on.
-    let outcome = std::panic::AssertUnwindSafe(pass).catch_unwind().await.unwrap_or_else(|_| {
-        error!(?unit, "a pass panicked");
-        cx.metrics.failed(unit.controller(), "Panic");
-        Outcome::Failed
-    });
+    let outcome = std::panic::AssertUnwindSafe(pass)
+        .catch_unwind()
+        .await
+        .unwrap_or_else(|_| {
+            error!(?unit, "a pass panicked");
+            cx.metrics.failed(unit.controller(), "Panic");
+            Outcome::Failed
+        });
     cx.metrics.reconciled(unit.controller(), start.elapsed());
     cx.queue.done(unit, outcome);
 }

@@ -21,7 +21,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use parking_lot::Mutex;
 
 use self::key::{Kind, SetKey, Unit};
-use self::record::{CliqueRecord, GangRecord, GroupRecord, PlacementRecord, PlainRecord, PodRecord, label, resource_version};
+use self::record::{
+    CliqueRecord, GangRecord, GroupRecord, PlacementRecord, PlainRecord, PodRecord, label,
+    resource_version,
+};
 use crate::queue::Queue;
 use crate::validated::{Invalid, Validated};
 
@@ -70,10 +73,28 @@ impl Shelf {
                 kinds.insert(kind);
             }
         };
-        add(Kind::Clique, self.cliques.values().any(|record| !record.version.terminating));
-        add(Kind::Group, self.groups.values().any(|record| !record.version.terminating));
-        add(Kind::Gang, self.gangs.values().any(|record| !record.version.terminating));
-        add(Kind::Pod, self.pods.values().any(|record| !record.pod.terminating));
+        add(
+            Kind::Clique,
+            self.cliques
+                .values()
+                .any(|record| !record.version.terminating),
+        );
+        add(
+            Kind::Group,
+            self.groups
+                .values()
+                .any(|record| !record.version.terminating),
+        );
+        add(
+            Kind::Gang,
+            self.gangs
+                .values()
+                .any(|record| !record.version.terminating),
+        );
+        add(
+            Kind::Pod,
+            self.pods.values().any(|record| !record.pod.terminating),
+        );
         for ((kind, _), record) in &self.plain {
             add(*kind, !record.version.terminating);
         }
@@ -89,16 +110,20 @@ impl Shelf {
             Kind::Group => self.groups.remove(name).map(Record::Group),
             Kind::Gang => self.gangs.remove(name).map(Record::Gang),
             Kind::Pod => self.pods.remove(name).map(Record::Pod),
-            Kind::PodGroup | Kind::CompositePodGroup => {
-                self.placements.remove(&(kind, Arc::from(name))).map(Record::Placement)
-            }
+            Kind::PodGroup | Kind::CompositePodGroup => self
+                .placements
+                .remove(&(kind, Arc::from(name)))
+                .map(Record::Placement),
             Kind::Set => None,
             Kind::Service
             | Kind::Autoscaler
             | Kind::ServiceAccount
             | Kind::Role
             | Kind::RoleBinding
-            | Kind::Workload => self.plain.remove(&(kind, Arc::from(name))).map(Record::Plain),
+            | Kind::Workload => self
+                .plain
+                .remove(&(kind, Arc::from(name)))
+                .map(Record::Plain),
         }
     }
 
@@ -142,7 +167,9 @@ impl Endings {
             return None;
         }
         let seconds = 1_i64 << (self.count - 2).min(6);
-        self.last.checked_add(SignedDuration::from_secs(seconds.min(60))).ok()
+        self.last
+            .checked_add(SignedDuration::from_secs(seconds.min(60)))
+            .ok()
     }
 }
 
@@ -209,7 +236,10 @@ pub(crate) struct Index {
 
 impl Index {
     pub(crate) fn new(queue: Arc<Queue>) -> Self {
-        Self { inner: Mutex::default(), queue }
+        Self {
+            inner: Mutex::default(),
+            queue,
+        }
     }
 
     /// Takes in a PodCliqueSet from the answer to a write.
@@ -220,7 +250,9 @@ impl Index {
     /// Takes in a PodCliqueSet.
     pub(crate) fn put_set(&self, object: PodCliqueSet, source: Source) {
         let meta = &object.metadata;
-        let (Some(namespace), Some(name)) = (&meta.namespace, &meta.name) else { return };
+        let (Some(namespace), Some(name)) = (&meta.namespace, &meta.name) else {
+            return;
+        };
         let key = SetKey::new(namespace, name);
         let resource = resource_version(meta);
         let mut inner = self.inner.lock();
@@ -230,17 +262,23 @@ impl Index {
             if before.object.metadata.uid == meta.uid && before.resource >= resource {
                 return;
             }
-            is_edit = before.object.metadata.generation != meta.generation || before.object.metadata.uid != meta.uid;
+            is_edit = before.object.metadata.generation != meta.generation
+                || before.object.metadata.uid != meta.uid;
         }
         let object = Arc::new(object);
         let validated = match &entry.set {
             // Only the status or metadata changed: the old digests hold, the new object counts.
-            Some(SetRecord { validated: Ok(validated), .. }) if !is_edit => {
-                Ok(Arc::new(validated.with_object(Arc::clone(&object))))
-            }
+            Some(SetRecord {
+                validated: Ok(validated),
+                ..
+            }) if !is_edit => Ok(Arc::new(validated.with_object(Arc::clone(&object)))),
             Some(_) | None => Validated::new(Arc::clone(&object)).map(Arc::new),
         };
-        entry.set = Some(SetRecord { object, resource, validated });
+        entry.set = Some(SetRecord {
+            object,
+            resource,
+            validated,
+        });
         drop(inner);
         let unit = Unit::Set(key);
         match (source, is_edit) {
@@ -253,11 +291,19 @@ impl Index {
 
     /// A PodCliqueSet is gone.
     pub(crate) fn remove_set(&self, meta: &ObjectMeta) {
-        let (Some(namespace), Some(name)) = (&meta.namespace, &meta.name) else { return };
+        let (Some(namespace), Some(name)) = (&meta.namespace, &meta.name) else {
+            return;
+        };
         let key = SetKey::new(namespace, name);
         let mut inner = self.inner.lock();
-        let Some(entry) = inner.sets.get_mut(&key) else { return };
-        if entry.set.as_ref().is_some_and(|set| set.object.metadata.uid != meta.uid) {
+        let Some(entry) = inner.sets.get_mut(&key) else {
+            return;
+        };
+        if entry
+            .set
+            .as_ref()
+            .is_some_and(|set| set.object.metadata.uid != meta.uid)
+        {
             return;
         }
         entry.set = None;
@@ -268,9 +314,14 @@ impl Index {
 
     /// Takes in an object below a set. Objects without the operator's labels are not ours and are ignored.
     pub(crate) fn put(&self, kind: Kind, meta: &ObjectMeta, mut record: Record, source: Source) {
-        let Some((set, replica)) = place_of(meta) else { return };
-        let (Some(namespace), Some(name)) = (&meta.namespace, &meta.name) else { return };
-        let (namespace, name): (Arc<str>, Arc<str>) = (Arc::from(namespace.as_str()), Arc::from(name.as_str()));
+        let Some((set, replica)) = place_of(meta) else {
+            return;
+        };
+        let (Some(namespace), Some(name)) = (&meta.namespace, &meta.name) else {
+            return;
+        };
+        let (namespace, name): (Arc<str>, Arc<str>) =
+            (Arc::from(namespace.as_str()), Arc::from(name.as_str()));
         let uid: Arc<str> = Arc::from(meta.uid.as_deref().unwrap_or_default());
         let resource = resource_version(meta);
         let mut inner = self.inner.lock();
@@ -282,18 +333,35 @@ impl Index {
         }
         inner.clock += 1;
         let touched = inner.clock;
-        let place = Place { set: set.clone(), replica, uid, resource, touched };
+        let place = Place {
+            set: set.clone(),
+            replica,
+            uid,
+            resource,
+            touched,
+        };
         let earlier = inner.places.insert(key, place);
-        let before = earlier.as_ref().and_then(|place| inner.shelf(&place.set, place.replica)?.take(kind, &name));
-        let moved = earlier.as_ref().is_some_and(|place| place.set != set || place.replica != replica);
+        let before = earlier
+            .as_ref()
+            .and_then(|place| inner.shelf(&place.set, place.replica)?.take(kind, &name));
+        let moved = earlier
+            .as_ref()
+            .is_some_and(|place| place.set != set || place.replica != replica);
         if let Record::Pod(pod) = &mut record {
             pod.pod.terminating |= inner.doomed.contains(&pod.pod.uid);
             inner.note_pod(&set, replica, before.as_ref(), pod);
         }
         let news = match source {
-            Source::Watch => moved || before.as_ref().is_none_or(|before| is_news(before, &record)),
+            Source::Watch => {
+                moved
+                    || before
+                        .as_ref()
+                        .is_none_or(|before| is_news(before, &record))
+            }
             // The pass that wrote knows what it wrote, but not that somebody scaled meanwhile.
-            Source::Answer => before.as_ref().is_some_and(|before| was_scaled(before, &record)),
+            Source::Answer => before
+                .as_ref()
+                .is_some_and(|before| was_scaled(before, &record)),
         };
         carry_over(before, &mut record);
         inner.shelf_or_new(&set, replica).file(kind, name, record);
@@ -309,20 +377,26 @@ impl Index {
 
     /// An object below a set is gone.
     pub(crate) fn remove(&self, kind: Kind, meta: &ObjectMeta) {
-        let (Some(namespace), Some(name)) = (&meta.namespace, &meta.name) else { return };
+        let (Some(namespace), Some(name)) = (&meta.namespace, &meta.name) else {
+            return;
+        };
         self.remove_named(kind, namespace, name, meta.uid.as_deref());
     }
 
     fn remove_named(&self, kind: Kind, namespace: &str, name: &str, uid: Option<&str>) {
         let key = (kind, Arc::from(namespace), Arc::from(name));
         let mut inner = self.inner.lock();
-        let Some(place) = inner.places.get(&key) else { return };
+        let Some(place) = inner.places.get(&key) else {
+            return;
+        };
         if uid.is_some_and(|uid| uid != &*place.uid) {
             return;
         }
         let (set, replica) = (place.set.clone(), place.replica);
         inner.places.remove(&key);
-        let record = inner.shelf(&set, replica).and_then(|shelf| shelf.take(kind, name));
+        let record = inner
+            .shelf(&set, replica)
+            .and_then(|shelf| shelf.take(kind, name));
         match &record {
             Some(Record::Pod(pod)) => inner.forget_pod(&set, replica, pod),
             Some(Record::Clique(clique)) => inner.forget_clique(&set, replica, name, clique),
@@ -341,8 +415,12 @@ impl Index {
     /// Looks again at the unit of an object, because something is known about it that the object does not tell.
     pub(crate) fn look_again(&self, kind: Kind, namespace: &str, name: &str) {
         let inner = self.inner.lock();
-        let place = inner.places.get(&(kind, Arc::from(namespace), Arc::from(name)));
-        let Some(unit) = place.map(|place| unit(place.set.clone(), place.replica)) else { return };
+        let place = inner
+            .places
+            .get(&(kind, Arc::from(namespace), Arc::from(name)));
+        let Some(unit) = place.map(|place| unit(place.set.clone(), place.replica)) else {
+            return;
+        };
         drop(inner);
         self.queue.mark(&unit);
     }
@@ -352,13 +430,18 @@ impl Index {
         let mut inner = self.inner.lock();
         for (name, uid) in pods {
             let key = (Kind::Pod, Arc::from(namespace), Arc::clone(name));
-            let Some(place) = inner.places.get(&key) else { continue };
+            let Some(place) = inner.places.get(&key) else {
+                continue;
+            };
             if &*place.uid != uid.as_str() {
                 continue;
             }
             let (set, replica) = (place.set.clone(), place.replica);
             inner.doomed.insert(uid.clone());
-            if let Some(pod) = inner.shelf(&set, replica).and_then(|shelf| shelf.pods.get_mut(name)) {
+            if let Some(pod) = inner
+                .shelf(&set, replica)
+                .and_then(|shelf| shelf.pods.get_mut(name))
+            {
                 pod.pod.terminating = true;
             }
         }
@@ -366,13 +449,31 @@ impl Index {
 
     /// Notes that an object was found to have the desired content with that fingerprint, so that it is not compared again
     /// before it changes.
-    pub(crate) fn verified(&self, set: &SetKey, replica: Option<u32>, kind: Kind, name: &str, wanted: u64) {
+    pub(crate) fn verified(
+        &self,
+        set: &SetKey,
+        replica: Option<u32>,
+        kind: Kind,
+        name: &str,
+        wanted: u64,
+    ) {
         let mut inner = self.inner.lock();
-        let Some(shelf) = inner.shelf(set, replica) else { return };
+        let Some(shelf) = inner.shelf(set, replica) else {
+            return;
+        };
         let slot = match kind {
-            Kind::Clique => shelf.cliques.get_mut(name).map(|record| &mut record.verified),
-            Kind::Group => shelf.groups.get_mut(name).map(|record| &mut record.verified),
-            _ => shelf.plain.get_mut(&(kind, Arc::from(name))).map(|record| &mut record.verified),
+            Kind::Clique => shelf
+                .cliques
+                .get_mut(name)
+                .map(|record| &mut record.verified),
+            Kind::Group => shelf
+                .groups
+                .get_mut(name)
+                .map(|record| &mut record.verified),
+            _ => shelf
+                .plain
+                .get_mut(&(kind, Arc::from(name)))
+                .map(|record| &mut record.verified),
         };
         if let Some(slot) = slot {
             *slot = Some(wanted);
@@ -382,14 +483,18 @@ impl Index {
     /// The set's decision about which replica may change. Tells whether it is another one than before.
     pub(crate) fn set_updating(&self, set: &SetKey, updating: Option<u32>) -> bool {
         let mut inner = self.inner.lock();
-        let Some(entry) = inner.sets.get_mut(set) else { return false };
+        let Some(entry) = inner.sets.get_mut(set) else {
+            return false;
+        };
         std::mem::replace(&mut entry.updating, updating) != updating
     }
 
     /// What the set should know about one of its replicas.
     pub(crate) fn report(&self, set: &SetKey, replica: u32, summary: Summary) {
         let mut inner = self.inner.lock();
-        let Some(entry) = inner.sets.get_mut(set) else { return };
+        let Some(entry) = inner.sets.get_mut(set) else {
+            return;
+        };
         let slot = &mut entry.replicas.entry(replica).or_default().summary;
         if slot.as_ref() == Some(&summary) {
             return;
@@ -404,7 +509,13 @@ impl Index {
         let inner = self.inner.lock();
         let entry = inner.sets.get(key)?;
         let replicas = entry.replicas.iter().map(|(index, replica)| {
-            (*index, ReplicaEntry { summary: replica.summary.clone(), ..ReplicaEntry::default() })
+            (
+                *index,
+                ReplicaEntry {
+                    summary: replica.summary.clone(),
+                    ..ReplicaEntry::default()
+                },
+            )
         });
         Some(SetEntry {
             set: entry.set.clone(),
@@ -416,7 +527,11 @@ impl Index {
     }
 
     /// A copy of one replica, with the set it belongs to and whether it is its turn to change.
-    pub(crate) fn replica(&self, key: &SetKey, replica: u32) -> Option<(SetRecord, ReplicaEntry, bool)> {
+    pub(crate) fn replica(
+        &self,
+        key: &SetKey,
+        replica: u32,
+    ) -> Option<(SetRecord, ReplicaEntry, bool)> {
         let inner = self.inner.lock();
         let entry = inner.sets.get(key)?;
         let set = entry.set.clone()?;
@@ -429,8 +544,13 @@ impl Index {
     pub(crate) fn live(&self, key: &SetKey, chosen: impl Fn(Option<u32>) -> bool) -> Live {
         let inner = self.inner.lock();
         let mut live = Live::new();
-        let Some(entry) = inner.sets.get(key) else { return live };
-        let replicas = entry.replicas.iter().map(|(index, replica)| (Some(*index), &replica.shelf));
+        let Some(entry) = inner.sets.get(key) else {
+            return live;
+        };
+        let replicas = entry
+            .replicas
+            .iter()
+            .map(|(index, replica)| (Some(*index), &replica.shelf));
         for (replica, shelf) in std::iter::once((None, &entry.shelf)).chain(replicas) {
             if chosen(replica) {
                 for kind in shelf.live_kinds() {
@@ -445,14 +565,20 @@ impl Index {
     pub(crate) fn is_empty(&self, key: &SetKey) -> bool {
         let inner = self.inner.lock();
         inner.sets.get(key).is_none_or(|entry| {
-            entry.shelf.is_empty() && entry.replicas.values().all(|replica| replica.shelf.is_empty())
+            entry.shelf.is_empty()
+                && entry
+                    .replicas
+                    .values()
+                    .all(|replica| replica.shelf.is_empty())
         })
     }
 
     /// Whether this edition of the set (uid and generation) was announced to its replicas before; it is now.
     pub(crate) fn announced(&self, key: &SetKey, edition: (String, i64)) -> bool {
         let mut inner = self.inner.lock();
-        let Some(entry) = inner.sets.get_mut(key) else { return true };
+        let Some(entry) = inner.sets.get_mut(key) else {
+            return true;
+        };
         let edition = Some(edition);
         let was = entry.announced == edition;
         entry.announced = edition;
@@ -460,13 +586,20 @@ impl Index {
     }
 
     /// Names and uids of all pods of these replicas of the set that are not on their way out.
-    pub(crate) fn live_pods(&self, key: &SetKey, replicas: impl Fn(u32) -> bool) -> Vec<(Arc<str>, PodUid)> {
+    pub(crate) fn live_pods(
+        &self,
+        key: &SetKey,
+        replicas: impl Fn(u32) -> bool,
+    ) -> Vec<(Arc<str>, PodUid)> {
         let inner = self.inner.lock();
-        let Some(entry) = inner.sets.get(key) else { return Vec::new() };
+        let Some(entry) = inner.sets.get(key) else {
+            return Vec::new();
+        };
         let chosen = entry.replicas.iter().filter(|(index, _)| replicas(**index));
         let pods = chosen.flat_map(|(_, replica)| &replica.shelf.pods);
         let live = pods.filter(|(_, pod)| !pod.pod.terminating);
-        live.map(|(name, pod)| (Arc::clone(name), pod.pod.uid.clone())).collect()
+        live.map(|(name, pod)| (Arc::clone(name), pod.pod.uid.clone()))
+            .collect()
     }
 
     /// Every unit there is; marked when this process becomes the leader.
@@ -475,7 +608,12 @@ impl Index {
         let mut units = Vec::new();
         for (key, entry) in &inner.sets {
             units.push(Unit::Set(key.clone()));
-            units.extend(entry.replicas.keys().map(|index| Unit::Replica(key.clone(), *index)));
+            units.extend(
+                entry
+                    .replicas
+                    .keys()
+                    .map(|index| Unit::Replica(key.clone(), *index)),
+            );
         }
         units
     }
@@ -492,7 +630,13 @@ impl Index {
     }
 
     /// Ends a list that began at `since` and had `seen` of the kind in `namespaces` (all, if `None`).
-    pub(crate) fn end_list(&self, kind: Kind, since: u64, seen: &HashSet<Arc<str>>, namespace: Option<&str>) {
+    pub(crate) fn end_list(
+        &self,
+        kind: Kind,
+        since: u64,
+        seen: &HashSet<Arc<str>>,
+        namespace: Option<&str>,
+    ) {
         let inner = self.inner.lock();
         let gone: Vec<(Arc<str>, Arc<str>, Arc<str>)> = inner
             .places
@@ -503,7 +647,13 @@ impl Index {
                     && place.touched <= since
                     && !seen.contains(&place.uid)
             })
-            .map(|((_, namespace, name), place)| (Arc::clone(namespace), Arc::clone(name), Arc::clone(&place.uid)))
+            .map(|((_, namespace, name), place)| {
+                (
+                    Arc::clone(namespace),
+                    Arc::clone(name),
+                    Arc::clone(&place.uid),
+                )
+            })
             .collect();
         drop(inner);
         for (namespace, name, uid) in gone {
@@ -514,8 +664,13 @@ impl Index {
     /// Sets that are known, to be compared with a new list of them.
     pub(crate) fn known_sets(&self, namespace: Option<&str>) -> Vec<Arc<PodCliqueSet>> {
         let inner = self.inner.lock();
-        let known = inner.sets.values().filter_map(|entry| Some(Arc::clone(&entry.set.as_ref()?.object)));
-        known.filter(|set| namespace.is_none() || set.metadata.namespace.as_deref() == namespace).collect()
+        let known = inner
+            .sets
+            .values()
+            .filter_map(|entry| Some(Arc::clone(&entry.set.as_ref()?.object)));
+        known
+            .filter(|set| namespace.is_none() || set.metadata.namespace.as_deref() == namespace)
+            .collect()
     }
 }
 
@@ -537,7 +692,13 @@ impl Inner {
     }
 
     /// Counts pods, and those that end by themselves.
-    fn note_pod(&mut self, set: &SetKey, replica: Option<u32>, before: Option<&Record>, pod: &PodRecord) {
+    fn note_pod(
+        &mut self,
+        set: &SetKey,
+        replica: Option<u32>,
+        before: Option<&Record>,
+        pod: &PodRecord,
+    ) {
         let had_ended = match before {
             Some(Record::Pod(before)) => before.pod.is_finished(),
             _ => {
@@ -549,9 +710,21 @@ impl Inner {
             return;
         }
         let Some(replica) = replica else { return };
-        let entry = self.sets.entry(set.clone()).or_default().replicas.entry(replica).or_default();
+        let entry = self
+            .sets
+            .entry(set.clone())
+            .or_default()
+            .replicas
+            .entry(replica)
+            .or_default();
         let now = Timestamp::now();
-        let endings = entry.endings.entry(Arc::clone(&pod.clique)).or_insert(Endings { count: 0, last: now });
+        let endings = entry
+            .endings
+            .entry(Arc::clone(&pod.clique))
+            .or_insert(Endings {
+                count: 0,
+                last: now,
+            });
         if now.duration_since(endings.last) > FORGIVE_AFTER {
             endings.count = 0;
         }
@@ -562,16 +735,33 @@ impl Inner {
     fn forget_pod(&mut self, set: &SetKey, replica: Option<u32>, pod: &PodRecord) {
         self.pods = self.pods.saturating_sub(1);
         self.doomed.remove(&pod.pod.uid);
-        let (Some(replica), Some(index), Some(owner)) = (replica, pod.pod.index, &pod.owner) else { return };
-        if let Some(entry) = self.sets.get_mut(set).and_then(|entry| entry.replicas.get_mut(&replica)) {
-            *entry.attempts.entry((Arc::clone(owner), index)).or_default() += 1;
+        let (Some(replica), Some(index), Some(owner)) = (replica, pod.pod.index, &pod.owner) else {
+            return;
+        };
+        if let Some(entry) = self
+            .sets
+            .get_mut(set)
+            .and_then(|entry| entry.replicas.get_mut(&replica))
+        {
+            *entry
+                .attempts
+                .entry((Arc::clone(owner), index))
+                .or_default() += 1;
         }
     }
 
-    fn forget_clique(&mut self, set: &SetKey, replica: Option<u32>, name: &str, clique: &CliqueRecord) {
+    fn forget_clique(
+        &mut self,
+        set: &SetKey,
+        replica: Option<u32>,
+        name: &str,
+        clique: &CliqueRecord,
+    ) {
         let entry = self.sets.get_mut(set).zip(replica);
         if let Some(entry) = entry.and_then(|(entry, replica)| entry.replicas.get_mut(&replica)) {
-            entry.attempts.retain(|(owner, _), _| *owner != clique.version.uid);
+            entry
+                .attempts
+                .retain(|(owner, _), _| *owner != clique.version.uid);
             entry.endings.remove(name);
         }
     }
@@ -581,19 +771,28 @@ impl Inner {
         let record = self.sets.get(set).and_then(|entry| entry.set.as_ref());
         record.is_some_and(|record| {
             record.object.metadata.deletion_timestamp.is_some()
-                || record.validated.as_ref().is_ok_and(|set| replica >= set.replicas)
+                || record
+                    .validated
+                    .as_ref()
+                    .is_ok_and(|set| replica >= set.replicas)
         })
     }
 
     /// Drops entries that nothing is filed under.
     fn tidy(&mut self, key: &SetKey) {
-        let Some(entry) = self.sets.get_mut(key) else { return };
+        let Some(entry) = self.sets.get_mut(key) else {
+            return;
+        };
         let wanted = match &entry.set {
-            Some(SetRecord { validated: Ok(set), .. }) => set.replicas,
+            Some(SetRecord {
+                validated: Ok(set), ..
+            }) => set.replicas,
             Some(_) => u32::MAX,
             None => 0,
         };
-        entry.replicas.retain(|index, replica| *index < wanted || !replica.shelf.is_empty());
+        entry
+            .replicas
+            .retain(|index, replica| *index < wanted || !replica.shelf.is_empty());
         if entry.set.is_none() && entry.shelf.is_empty() && entry.replicas.is_empty() {
             self.sets.remove(key);
         }
@@ -605,7 +804,10 @@ fn place_of(meta: &ObjectMeta) -> Option<(SetKey, Option<u32>)> {
         return None;
     }
     let set = SetKey::new(meta.namespace.as_deref()?, label(meta, labels::PART_OF)?);
-    Some((set, label(meta, labels::SET_REPLICA_INDEX).and_then(|text| text.parse().ok())))
+    Some((
+        set,
+        label(meta, labels::SET_REPLICA_INDEX).and_then(|text| text.parse().ok()),
+    ))
 }
 
 fn unit(set: SetKey, replica: Option<u32>) -> Unit {
@@ -618,7 +820,9 @@ fn unit(set: SetKey, replica: Option<u32>) -> Unit {
 /// Whether planning could decide differently.
 fn is_news(before: &Record, after: &Record) -> bool {
     match (before, after) {
-        (Record::Pod(before), Record::Pod(after)) => before.pod != after.pod || before.owner != after.owner,
+        (Record::Pod(before), Record::Pod(after)) => {
+            before.pod != after.pod || before.owner != after.owner
+        }
         // The operator's own status writes come back here; they change nothing.
         (Record::Clique(before), Record::Clique(after)) => {
             before.version.generation != after.version.generation

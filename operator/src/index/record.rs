@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use coppice_operator_api::{PodCliqueScalingGroupStatus, PodCliqueStatus, PodGangSpec, PodGangStatus, labels, names};
+use coppice_operator_api::{
+    PodCliqueScalingGroupStatus, PodCliqueStatus, PodGangSpec, PodGangStatus, labels, names,
+};
 use coppice_operator_plan::hash::TemplateHash;
 use coppice_operator_plan::ids::PodUid;
 use coppice_operator_plan::observed::{Lane, Phase, Pod};
@@ -33,7 +35,11 @@ pub(crate) struct Version {
 
 impl Version {
     pub(crate) fn of(meta: &ObjectMeta) -> Self {
-        let controller = meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
+        let controller = meta
+            .owner_references
+            .iter()
+            .flatten()
+            .find(|owner| owner.controller == Some(true));
         Self {
             uid: Arc::from(meta.uid.as_deref().unwrap_or_default()),
             resource: resource_version(meta),
@@ -47,7 +53,10 @@ impl Version {
 
 /// The resource version as a number. The API promises that versions of one resource can be compared so.
 pub(crate) fn resource_version(meta: &ObjectMeta) -> u64 {
-    meta.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or_default()
+    meta.resource_version
+        .as_deref()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or_default()
 }
 
 /// A label of an object.
@@ -104,7 +113,8 @@ impl CliqueRecord {
             replicas: u32::try_from(replicas).unwrap_or(0),
             hash: TemplateHash::recorded(label(&meta, labels::TEMPLATE_HASH).unwrap_or_default()),
             group: label(&meta, labels::SCALING_GROUP).map(Into::into),
-            group_replica: label(&meta, labels::GROUP_REPLICA_INDEX).and_then(|text| text.parse().ok()),
+            group_replica: label(&meta, labels::GROUP_REPLICA_INDEX)
+                .and_then(|text| text.parse().ok()),
             status: Arc::new(read(&view.status, &meta, "status").unwrap_or_default()),
             meta: Arc::new(meta),
             verified: None,
@@ -155,7 +165,10 @@ impl GangRecord {
         let meta = &view.metadata;
         Self {
             version: Version::of(meta),
-            created: meta.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+            created: meta
+                .creation_timestamp
+                .as_ref()
+                .map_or(Timestamp::UNIX_EPOCH, |time| time.0),
             spec: Arc::new(read(&view.spec, meta, "spec").unwrap_or_default()),
             status: Arc::new(read(&view.status, meta, "status").unwrap_or_default()),
         }
@@ -177,16 +190,39 @@ pub(crate) struct PodRecord {
 impl PodRecord {
     pub(crate) fn of(view: &PodView) -> Self {
         let meta = &view.metadata;
-        let condition = |kind: &str| view.status.conditions.iter().find(|condition| &*condition.kind == kind);
-        let is_true = |kind: &str| condition(kind).is_some_and(|condition| &*condition.status == "True");
-        let containers = &view.status.container_statuses;
-        let all = containers.iter().chain(&view.status.init_container_statuses);
-        let crashed = |container: &super::view::ContainerView| {
-            container.last_state.terminated.as_ref().is_some_and(|end| end.exit_code != 0)
+        let condition = |kind: &str| {
+            view.status
+                .conditions
+                .iter()
+                .find(|condition| &*condition.kind == kind)
         };
-        let scheduled = view.spec.node_name.as_deref().is_some_and(|node| !node.is_empty());
-        let controller = meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
-        let created = meta.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
+        let is_true =
+            |kind: &str| condition(kind).is_some_and(|condition| &*condition.status == "True");
+        let containers = &view.status.container_statuses;
+        let all = containers
+            .iter()
+            .chain(&view.status.init_container_statuses);
+        let crashed = |container: &super::view::ContainerView| {
+            container
+                .last_state
+                .terminated
+                .as_ref()
+                .is_some_and(|end| end.exit_code != 0)
+        };
+        let scheduled = view
+            .spec
+            .node_name
+            .as_deref()
+            .is_some_and(|node| !node.is_empty());
+        let controller = meta
+            .owner_references
+            .iter()
+            .flatten()
+            .find(|owner| owner.controller == Some(true));
+        let created = meta
+            .creation_timestamp
+            .as_ref()
+            .map_or(Timestamp::UNIX_EPOCH, |time| time.0);
         Self {
             resource: resource_version(meta),
             owner: controller.map(|owner| Arc::from(owner.uid.as_str())),
@@ -204,11 +240,19 @@ impl PodRecord {
                 },
                 terminating: meta.deletion_timestamp.is_some(),
                 scheduled,
-                gated: view.spec.scheduling_gates.iter().any(|gate| &*gate.name == names::SCHEDULING_GATE),
+                gated: view
+                    .spec
+                    .scheduling_gates
+                    .iter()
+                    .any(|gate| &*gate.name == names::SCHEDULING_GATE),
                 ready: is_true("Ready"),
-                started_unready: containers.iter().any(|container| container.started == Some(true) && !container.ready),
+                started_unready: containers
+                    .iter()
+                    .any(|container| container.started == Some(true) && !container.ready),
                 crashed: all.into_iter().any(crashed),
-                hash: TemplateHash::recorded(label(meta, labels::TEMPLATE_HASH).unwrap_or_default()),
+                hash: TemplateHash::recorded(
+                    label(meta, labels::TEMPLATE_HASH).unwrap_or_default(),
+                ),
                 created,
                 lane: annotation(meta, LANE_ANNOTATION).and_then(read_lane),
             },
@@ -226,7 +270,10 @@ fn read_lane(text: &str) -> Option<Lane> {
         Some(round) => (round, false),
         None => (text, true),
     };
-    Some(Lane { round: round.parse().ok()?, floor })
+    Some(Lane {
+        round: round.parse().ok()?,
+        floor,
+    })
 }
 
 /// An object of which only existence, and perhaps its content, matter.
@@ -240,8 +287,14 @@ pub(crate) struct PlainRecord {
 
 impl PlainRecord {
     pub(crate) fn of(meta: &ObjectMeta, content: Option<&Raw>) -> Self {
-        let content = content.and_then(Option::as_ref).map_or("{}", |raw| raw.get());
-        Self { version: Version::of(meta), content: content.into(), verified: None }
+        let content = content
+            .and_then(Option::as_ref)
+            .map_or("{}", |raw| raw.get());
+        Self {
+            version: Version::of(meta),
+            content: content.into(),
+            verified: None,
+        }
     }
 }
 
@@ -278,7 +331,10 @@ impl PlacementRecord {
     }
 
     pub(crate) fn of_composite(view: &CompositeView) -> Self {
-        let (placed, refusal) = verdict(&view.status.conditions, "CompositePodGroupInitiallyScheduled");
+        let (placed, refusal) = verdict(
+            &view.status.conditions,
+            "CompositePodGroupInitiallyScheduled",
+        );
         Self {
             version: Version::of(&view.metadata),
             min: view.spec.scheduling_policy.gang.min_group_count,
@@ -310,14 +366,24 @@ mod tests {
 
     #[test]
     fn lanes_survive_being_written_down() {
-        for lane in [Lane { round: 0, floor: true }, Lane { round: 12, floor: false }] {
+        for lane in [
+            Lane {
+                round: 0,
+                floor: true,
+            },
+            Lane {
+                round: 12,
+                floor: false,
+            },
+        ] {
             assert_eq!(read_lane(&write_lane(lane)), Some(lane));
         }
         assert_eq!(read_lane("x+"), None);
     }
 
     fn pod(spec: &str, status: &str) -> PodRecord {
-        let text = format!(r#"{{"metadata":{{"name":"p","uid":"u"}},"spec":{spec},"status":{status}}}"#);
+        let text =
+            format!(r#"{{"metadata":{{"name":"p","uid":"u"}},"spec":{spec},"status":{status}}}"#);
         PodRecord::of(&serde_json::from_str(&text).unwrap())
     }
 
@@ -333,7 +399,10 @@ mod tests {
             r#"{"initContainerStatuses":[{"lastState":{"terminated":{"exitCode":1}}}]}"#,
         );
         assert!(crashed.pod.crashed && !crashed.pod.scheduled);
-        let gated = pod(r#"{"schedulingGates":[{"name":"grove.io/podgang-pending-creation"}]}"#, "{}");
+        let gated = pod(
+            r#"{"schedulingGates":[{"name":"grove.io/podgang-pending-creation"}]}"#,
+            "{}",
+        );
         assert!(gated.pod.gated);
     }
 }

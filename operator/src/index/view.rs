@@ -242,7 +242,9 @@ struct SlimMetadata {
     uid: Option<String>,
 }
 
-pub(crate) fn slim_metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+pub(crate) fn slim_metadata<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<ObjectMeta, D::Error> {
     let slim = SlimMetadata::deserialize(deserializer)?;
     Ok(ObjectMeta {
         annotations: slim.annotations,
@@ -271,7 +273,9 @@ mod tests {
             "metadata":{"name":"a-0-b","namespace":"n","resourceVersion":"7","managedFields":[{"manager":"x","fieldsV1":{"f:spec":{}}}]},
             "spec":{"replicas":2},"status":{"readyReplicas":1}}}"#;
         let event: WatchEvent<CliqueView> = serde_json::from_str(line).unwrap();
-        let WatchEvent::Added(clique) = event else { panic!("{event:?}") };
+        let WatchEvent::Added(clique) = event else {
+            panic!("{event:?}")
+        };
         assert_eq!(clique.metadata.managed_fields, None);
         assert_eq!(clique.spec.unwrap().get(), r#"{"replicas":2}"#);
     }

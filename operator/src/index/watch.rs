@@ -7,23 +7,27 @@ use std::sync::Arc;
 use coppice_operator_api::{PodCliqueSet, labels};
 use futures::{Stream, StreamExt};
 use kube::core::DeserializeGuard;
-use kube::runtime::watcher::{self, Config, Event, watcher};
 use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Config, Event, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tracing::{debug, warn};
 
 use super::key::Kind;
-use super::record::{CliqueRecord, GangRecord, GroupRecord, PlacementRecord, PlainRecord, PodRecord};
+use super::record::{
+    CliqueRecord, GangRecord, GroupRecord, PlacementRecord, PlainRecord, PodRecord,
+};
 use super::view::{
-    AccountView, AutoscalerView, BindingView, CliqueView, CompositeView, GangView, GroupView, PodGroupView, PodView,
-    RoleView, ServiceView, WorkloadView,
+    AccountView, AutoscalerView, BindingView, CliqueView, CompositeView, GangView, GroupView,
+    PodGroupView, PodView, RoleView, ServiceView, WorkloadView,
 };
 use super::{Index, Record, Source};
 
 /// A kind that the index keeps: how a view becomes a record.
-pub(crate) trait Filed: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static {
+pub(crate) trait Filed:
+    Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static
+{
     /// What it is filed as.
     const KIND: Kind;
 
@@ -90,16 +94,31 @@ impl Progress {
 }
 
 /// Starts one watch per kind and namespace. They run until the program ends.
-pub(crate) fn start(client: &Client, index: &Arc<Index>, namespaces: &[String], with_groups: bool) -> Progress {
+pub(crate) fn start(
+    client: &Client,
+    index: &Arc<Index>,
+    namespaces: &[String],
+    with_groups: bool,
+) -> Progress {
     let mut progress = Progress::default();
     let places: Vec<Option<String>> = match namespaces {
         [] => vec![None],
         some => some.iter().cloned().map(Some).collect(),
     };
     for place in places {
-        let sets = stream::<DeserializeGuard<PodCliqueSet>>(client, place.as_deref(), Config::default());
-        tokio::spawn(keep_sets(sets, Arc::clone(index), place.clone(), progress.expect()));
-        let watches = Watches { client, index, place };
+        let sets =
+            stream::<DeserializeGuard<PodCliqueSet>>(client, place.as_deref(), Config::default());
+        tokio::spawn(keep_sets(
+            sets,
+            Arc::clone(index),
+            place.clone(),
+            progress.expect(),
+        ));
+        let watches = Watches {
+            client,
+            index,
+            place,
+        };
         watches.start::<CliqueView>(&mut progress);
         watches.start::<GroupView>(&mut progress);
         watches.start::<GangView>(&mut progress);
@@ -131,7 +150,12 @@ impl Watches<'_> {
     {
         let config = Config::default().labels(&labels::managed_selector());
         let events = stream::<V>(self.client, self.place.as_deref(), config);
-        tokio::spawn(keep(events, Arc::clone(self.index), self.place.clone(), progress.expect()));
+        tokio::spawn(keep(
+            events,
+            Arc::clone(self.index),
+            self.place.clone(),
+            progress.expect(),
+        ));
     }
 }
 
@@ -208,7 +232,12 @@ async fn keep_sets(
             }
             Ok(Event::InitDone) => {
                 for known in index.known_sets(namespace.as_deref()) {
-                    if !known.metadata.uid.as_ref().is_some_and(|uid| seen.contains(uid)) {
+                    if !known
+                        .metadata
+                        .uid
+                        .as_ref()
+                        .is_some_and(|uid| seen.contains(uid))
+                    {
                         index.remove_set(&known.metadata);
                     }
                 }

@@ -35,9 +35,14 @@ fn manifest(name: &str, pool: &str) -> String {
 /// Bound pods of each gang that are not on their way out.
 async fn bound(pods: &Api<Pod>) -> Result<BTreeMap<String, usize>> {
     let mut bound: BTreeMap<String, usize> = BTreeMap::new();
-    for pod in pods.list(&ListParams::default().labels(&labels::managed_selector())).await? {
+    for pod in pods
+        .list(&ListParams::default().labels(&labels::managed_selector()))
+        .await?
+    {
         if pod.metadata.deletion_timestamp.is_none() && node(&pod).is_some() {
-            *bound.entry(label(&pod, labels::GANG).to_owned()).or_default() += 1;
+            *bound
+                .entry(label(&pod, labels::GANG).to_owned())
+                .or_default() += 1;
         }
     }
     Ok(bound)
@@ -48,14 +53,20 @@ fn whole(bound: &BTreeMap<String, usize>) -> usize {
 }
 
 /// Watches from the side: how long has each gang been seen partly bound?
-async fn watch_for_partial(pods: Api<Pod>, stop: tokio_util::sync::CancellationToken) -> Result<Duration> {
+async fn watch_for_partial(
+    pods: Api<Pod>,
+    stop: tokio_util::sync::CancellationToken,
+) -> Result<Duration> {
     let mut since: BTreeMap<String, Instant> = BTreeMap::new();
     let mut longest = Duration::ZERO;
     while !stop.is_cancelled() {
         let bound = bound(&pods).await?;
         since.retain(|gang, _| bound.get(gang).is_some_and(|pods| *pods < SIZE));
         for (gang, _) in bound.iter().filter(|(_, pods)| **pods < SIZE) {
-            let partial = since.entry(gang.clone()).or_insert_with(Instant::now).elapsed();
+            let partial = since
+                .entry(gang.clone())
+                .or_insert_with(Instant::now)
+                .elapsed();
             longest = longest.max(partial);
         }
         tokio::time::sleep(Duration::from_millis(200)).await;
@@ -68,7 +79,11 @@ async fn exactly_sixty(world: &World) -> Result<()> {
     wait::until(LIMIT * 2, "60 whole gangs", || async {
         let bound = bound(&pods).await?;
         let partial: Vec<_> = bound.iter().filter(|(_, pods)| **pods < SIZE).collect();
-        ensure!(whole(&bound) == ROOM && partial.is_empty(), "{} whole, partial: {partial:?}", whole(&bound));
+        ensure!(
+            whole(&bound) == ROOM && partial.is_empty(),
+            "{} whole, partial: {partial:?}",
+            whole(&bound)
+        );
         anyhow::Ok(())
     })
     .await?;
@@ -90,7 +105,9 @@ pub(crate) async fn compete(profile: Profile, pool: &str) -> Result<()> {
     let stop = tokio_util::sync::CancellationToken::new();
     let watcher = tokio::spawn(watch_for_partial(world.api(), stop.clone()));
     for number in 0..GANGS {
-        world.apply(&manifest(&format!("g{number:03}"), pool)).await?;
+        world
+            .apply(&manifest(&format!("g{number:03}"), pool))
+            .await?;
     }
     exactly_sixty(&world).await?;
 
@@ -108,7 +125,10 @@ pub(crate) async fn compete(profile: Profile, pool: &str) -> Result<()> {
     }
     stop.cancel();
     let longest = watcher.await??;
-    ensure!(longest <= PATIENCE, "a gang was partly bound for {longest:?}");
+    ensure!(
+        longest <= PATIENCE,
+        "a gang was partly bound for {longest:?}"
+    );
 
     lose_and_regain(&world, &fleet).await?;
     fleet.clean_up().await;
@@ -119,8 +139,13 @@ pub(crate) async fn compete(profile: Profile, pool: &str) -> Result<()> {
 async fn lose_and_regain(world: &World, fleet: &Fleet) -> Result<()> {
     let pods = world.api::<Pod>();
     let before = bound(&pods).await?;
-    let list = pods.list(&ListParams::default().labels(&labels::managed_selector())).await?;
-    let victim = list.iter().find_map(|pod| node(pod).map(str::to_owned)).unwrap();
+    let list = pods
+        .list(&ListParams::default().labels(&labels::managed_selector()))
+        .await?;
+    let victim = list
+        .iter()
+        .find_map(|pod| node(pod).map(str::to_owned))
+        .unwrap();
     let hurt: Vec<String> = list
         .iter()
         .filter(|pod| node(pod) == Some(&victim))
@@ -128,21 +153,42 @@ async fn lose_and_regain(world: &World, fleet: &Fleet) -> Result<()> {
         .collect();
     ensure!(!hurt.is_empty(), "nobody was on {victim}");
     fleet.kill_node(&victim).await?;
-    wait::until(LIMIT, "the pods of the dead node to be replaced", || async {
-        let active = world.active().await?;
-        ensure!(active.iter().all(|pod| node(pod) != Some(&victim)), "pods are still on {victim}");
-        anyhow::Ok(())
-    })
+    wait::until(
+        LIMIT,
+        "the pods of the dead node to be replaced",
+        || async {
+            let active = world.active().await?;
+            ensure!(
+                active.iter().all(|pod| node(pod) != Some(&victim)),
+                "pods are still on {victim}"
+            );
+            anyhow::Ok(())
+        },
+    )
     .await?;
     fleet.add_nodes(1).await?;
     exactly_sixty(world).await?;
     let after = bound(&pods).await?;
     for gang in &hurt {
-        ensure!(after.get(gang) == Some(&SIZE), "{gang} did not come back: {after:?}");
+        ensure!(
+            after.get(gang) == Some(&SIZE),
+            "{gang} did not come back: {after:?}"
+        );
     }
     ensure!(after.keys().eq(before.keys()), "others run than before");
-    let partly = list.iter().filter(|pod| hurt.contains(&label(pod, labels::GANG).to_owned())).map(ResourceExt::name_any);
-    let still: Vec<String> = world.active().await?.iter().map(ResourceExt::name_any).collect();
-    ensure!(partly.filter(|name| still.contains(name)).count() > 0, "what was left of the gangs stayed");
+    let partly = list
+        .iter()
+        .filter(|pod| hurt.contains(&label(pod, labels::GANG).to_owned()))
+        .map(ResourceExt::name_any);
+    let still: Vec<String> = world
+        .active()
+        .await?
+        .iter()
+        .map(ResourceExt::name_any)
+        .collect();
+    ensure!(
+        partly.filter(|name| still.contains(name)).count() > 0,
+        "what was left of the gangs stayed"
+    );
     Ok(())
 }

@@ -54,10 +54,20 @@ pub(crate) async fn floor_first(profile: Profile, pool: &str) -> Result<()> {
     open_nodes(&world.client, pool, 3).await?;
     world.expect_pods_for_good(3, 11).await?;
     let bound = world.active().await?;
-    let mut cliques: Vec<&str> =
-        bound.iter().filter(|pod| node(pod).is_some()).map(|pod| label(pod, labels::CLIQUE)).collect();
+    let mut cliques: Vec<&str> = bound
+        .iter()
+        .filter(|pod| node(pod).is_some())
+        .map(|pod| label(pod, labels::CLIQUE))
+        .collect();
     cliques.sort_unstable();
-    assert_eq!(cliques, ["workload-0-pc-a", "workload-0-sg-x-0-pc-b", "workload-0-sg-x-0-pc-c"]);
+    assert_eq!(
+        cliques,
+        [
+            "workload-0-pc-a",
+            "workload-0-sg-x-0-pc-b",
+            "workload-0-sg-x-0-pc-c"
+        ]
+    );
     open_nodes(&world.client, pool, 14).await?;
     world.expect_pods(14, 0).await
 }
@@ -74,12 +84,18 @@ pub(crate) async fn repair(profile: Profile, pool: &str) -> Result<()> {
     world.apply(&Workload::ONE.yaml(pool)).await?;
     world.expect_pods(10, 0).await?;
     let pods = world.api::<Pod>();
-    let before: BTreeMap<String, String> =
-        world.active().await?.iter().map(|pod| (pod.name_any(), pod.uid().unwrap())).collect();
+    let before: BTreeMap<String, String> = world
+        .active()
+        .await?
+        .iter()
+        .map(|pod| (pod.name_any(), pod.uid().unwrap()))
+        .collect();
 
     // The only pb-b of a replica, then two of the three pc-c at once.
     let pick = |active: &[Pod], clique: &str, count: usize| -> Vec<String> {
-        let of_clique = active.iter().filter(|pod| label(pod, labels::CLIQUE) == clique);
+        let of_clique = active
+            .iter()
+            .filter(|pod| label(pod, labels::CLIQUE) == clique);
         of_clique.map(ResourceExt::name_any).take(count).collect()
     };
     for (clique, count) in [("workload-0-sg-x-0-pc-b", 1), ("workload-0-sg-x-1-pc-c", 2)] {
@@ -89,7 +105,10 @@ pub(crate) async fn repair(profile: Profile, pool: &str) -> Result<()> {
         world.expect_pods(10, 0).await?;
     }
     let after = world.active().await?;
-    let kept = after.iter().filter(|pod| before.contains_key(&pod.name_any())).count();
+    let kept = after
+        .iter()
+        .filter(|pod| before.contains_key(&pod.name_any()))
+        .count();
     assert_eq!(kept, 7, "nobody else was touched");
     Ok(())
 }
@@ -122,12 +141,26 @@ pub(crate) async fn idle_and_wake(profile: Profile, pool: &str) -> Result<()> {
     // 1 lies below the minimum of 2: waking runs the minimum.
     world.scale_clique("workload-0-pc-a", 1).await?;
     world.expect_pods(10, 0).await?;
-    let now: Vec<String> = world.active().await?.iter().map(ResourceExt::name_any).collect();
-    assert!(steady.iter().all(|name| now.contains(name)), "the rest was not touched");
+    let now: Vec<String> = world
+        .active()
+        .await?
+        .iter()
+        .map(ResourceExt::name_any)
+        .collect();
+    assert!(
+        steady.iter().all(|name| now.contains(name)),
+        "the rest was not touched"
+    );
     wait::until(LIMIT, "the effective number in the status", || async {
-        let clique = world.api::<coppice_operator_api::PodClique>().get("workload-0-pc-a").await?;
+        let clique = world
+            .api::<coppice_operator_api::PodClique>()
+            .get("workload-0-pc-a")
+            .await?;
         let effective = clique.status.unwrap_or_default().effective_replicas;
-        ensure!(clique.spec.replicas == 1 && effective == Some(2), "{effective:?}");
+        ensure!(
+            clique.spec.replicas == 1 && effective == Some(2),
+            "{effective:?}"
+        );
         anyhow::Ok(())
     })
     .await?;
@@ -155,7 +188,12 @@ spec:
     );
     world.apply(&yaml).await?;
     world.expect_available("longish-name-1", 1).await?;
-    let names: Vec<String> = world.active().await?.iter().map(ResourceExt::name_any).collect();
+    let names: Vec<String> = world
+        .active()
+        .await?
+        .iter()
+        .map(ResourceExt::name_any)
+        .collect();
     assert!(names.iter().all(|name| name.len() <= 63), "{names:?}");
     wait::holds(Duration::from_secs(1), "two pods", || async {
         ensure!(world.active().await?.len() == 2);

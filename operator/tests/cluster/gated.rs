@@ -56,10 +56,22 @@ spec:
 
 /// Why the gang waits, by its status.
 async fn why(world: &World, gang: &str) -> Result<String> {
-    let status = world.api::<PodGang>().get(gang).await?.status.context("a status")?;
-    let scheduled = status.conditions.into_iter().flatten().find(|condition| condition.type_ == "Scheduled");
+    let status = world
+        .api::<PodGang>()
+        .get(gang)
+        .await?
+        .status
+        .context("a status")?;
+    let scheduled = status
+        .conditions
+        .into_iter()
+        .flatten()
+        .find(|condition| condition.type_ == "Scheduled");
     let scheduled = scheduled.context("no condition Scheduled")?;
-    Ok(format!("{} {}: {}", scheduled.status, scheduled.reason, scheduled.message))
+    Ok(format!(
+        "{} {}: {}",
+        scheduled.status, scheduled.reason, scheduled.message
+    ))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -70,14 +82,23 @@ async fn gated_pods_wait_behind_the_gate_and_the_gang_says_why() -> Result<()> {
     world.apply(&one_clique("s", "gated-why", 3, "")).await?;
     wait::until(LIMIT, "a reason", || async {
         let why = why(&world, "s-0").await?;
-        ensure!(why.starts_with("False Unschedulable: ") && why.contains("2 of 3 pods of s-0-w fit"), "{why}");
+        ensure!(
+            why.starts_with("False Unschedulable: ") && why.contains("2 of 3 pods of s-0-w fit"),
+            "{why}"
+        );
         ensure!(why.contains("1 cordoned"), "{why}");
         anyhow::Ok(())
     })
     .await?;
     for pod in world.active().await? {
-        let gates = pod.spec.and_then(|spec| spec.scheduling_gates).unwrap_or_default();
-        ensure!(gates.iter().any(|gate| gate.name == SCHEDULING_GATE), "{gates:?}");
+        let gates = pod
+            .spec
+            .and_then(|spec| spec.scheduling_gates)
+            .unwrap_or_default();
+        ensure!(
+            gates.iter().any(|gate| gate.name == SCHEDULING_GATE),
+            "{gates:?}"
+        );
     }
     open_nodes(&world.client, "gated-why", 3).await?;
     world.expect_pods(3, 0).await?;
@@ -102,7 +123,8 @@ async fn gated_room_that_others_use_is_not_planned() -> Result<()> {
         ]},
     });
     let pods = world.api::<Pod>();
-    pods.create(&PostParams::default(), &serde_json::from_value(other)?).await?;
+    pods.create(&PostParams::default(), &serde_json::from_value(other)?)
+        .await?;
     wait::until(LIMIT, "the other pod to run", || async {
         ensure!(is_ready(&pods.get("other").await?));
         anyhow::Ok(())
@@ -120,7 +142,9 @@ async fn gated_a_gang_that_is_not_bound_in_time_is_placed_anew() -> Result<()> {
     let world = World::new(Profile::Plain, "gated-anew", &["--gang-bind-timeout=3"]).await?;
     let _nodes = nodes(world.cluster, "gated-anew", 3).await?;
     let all: Api<Node> = Api::all(world.client.clone());
-    let found = all.list(&kube::api::ListParams::default().labels("pool=gated-anew")).await?;
+    let found = all
+        .list(&kube::api::ListParams::default().labels("pool=gated-anew"))
+        .await?;
     let mut names: Vec<String> = found.iter().map(ResourceExt::name_any).collect();
     names.sort();
     let first = names.first().context("nodes")?.clone();
@@ -130,19 +154,48 @@ async fn gated_a_gang_that_is_not_bound_in_time_is_placed_anew() -> Result<()> {
             {"name": "main", "image": "registry.example/app:1", "ports": [{"containerPort": 80, "hostPort": 80}]},
         ]},
     });
-    world.api::<Pod>().create(&PostParams::default(), &serde_json::from_value(other)?).await?;
-    world.apply(&one_clique("s", "gated-anew", 2, ", ports: [{containerPort: 80, hostPort: 80}]")).await?;
-    wait::until(LIMIT, "both pods on the nodes without the other pod", || async {
-        let active: Vec<Pod> = world.active().await?.into_iter().filter(|pod| pod.name_any() != "other").collect();
-        let mut on: Vec<&str> = active.iter().filter(|pod| is_ready(pod)).filter_map(node).collect();
-        on.sort_unstable();
-        ensure!(on == [names[1].as_str(), names[2].as_str()], "{on:?}");
-        anyhow::Ok(())
-    })
+    world
+        .api::<Pod>()
+        .create(&PostParams::default(), &serde_json::from_value(other)?)
+        .await?;
+    world
+        .apply(&one_clique(
+            "s",
+            "gated-anew",
+            2,
+            ", ports: [{containerPort: 80, hostPort: 80}]",
+        ))
+        .await?;
+    wait::until(
+        LIMIT,
+        "both pods on the nodes without the other pod",
+        || async {
+            let active: Vec<Pod> = world
+                .active()
+                .await?
+                .into_iter()
+                .filter(|pod| pod.name_any() != "other")
+                .collect();
+            let mut on: Vec<&str> = active
+                .iter()
+                .filter(|pod| is_ready(pod))
+                .filter_map(node)
+                .collect();
+            on.sort_unstable();
+            ensure!(on == [names[1].as_str(), names[2].as_str()], "{on:?}");
+            anyhow::Ok(())
+        },
+    )
     .await?;
     let (_, metrics) = get(&format!("http://{}/metrics", world.admin)).await?;
-    ensure!(metrics.contains(r#"operator_gang_placements_total{outcome="released"} 1"#), "{metrics}");
-    ensure!(metrics.contains(r#"operator_pods_deleted_total{reason="Unbound"} 2"#), "the gang came back as a whole: {metrics}");
+    ensure!(
+        metrics.contains(r#"operator_gang_placements_total{outcome="released"} 1"#),
+        "{metrics}"
+    );
+    ensure!(
+        metrics.contains(r#"operator_pods_deleted_total{reason="Unbound"} 2"#),
+        "the gang came back as a whole: {metrics}"
+    );
     Ok(())
 }
 
@@ -154,15 +207,28 @@ async fn gated_a_new_leader_goes_on_where_the_old_one_ended() -> Result<()> {
     open_nodes(&world.client, "gated-leader", 10).await?;
     world.apply(&Workload::ONE.yaml("gated-leader")).await?;
     world.expect_pods(10, 0).await?;
-    let before: Vec<String> = world.active().await?.iter().filter_map(ResourceExt::uid).collect();
+    let before: Vec<String> = world
+        .active()
+        .await?
+        .iter()
+        .filter_map(ResourceExt::uid)
+        .collect();
     world.scale_group("workload-0-sg-x", 3).await?;
     world.expect_pods_for_good(10, 4).await?;
     world.kill_operator()?;
     open_nodes(&world.client, "gated-leader", 14).await?;
     world.start_operator().await?;
     world.expect_pods(14, 0).await?;
-    let after: Vec<String> = world.active().await?.iter().filter_map(ResourceExt::uid).collect();
-    ensure!(before.iter().all(|uid| after.contains(uid)), "pods that ran were replaced");
+    let after: Vec<String> = world
+        .active()
+        .await?
+        .iter()
+        .filter_map(ResourceExt::uid)
+        .collect();
+    ensure!(
+        before.iter().all(|uid| after.contains(uid)),
+        "pods that ran were replaced"
+    );
     Ok(())
 }
 
@@ -172,16 +238,28 @@ async fn gated_gates_of_others_come_first() -> Result<()> {
     let world = World::new(Profile::Plain, "gated-foreign", &[]).await?;
     let _nodes = nodes(world.cluster, "gated-foreign", 1).await?;
     let held = "schedulingGates: [{name: example.com/quota}], nodeSelector:";
-    world.apply(&one_clique("s", "gated-foreign", 1, "").replace("nodeSelector:", held)).await?;
+    world
+        .apply(&one_clique("s", "gated-foreign", 1, "").replace("nodeSelector:", held))
+        .await?;
     wait::until(LIMIT, "the reason", || async {
         let why = why(&world, "s-0").await?;
-        ensure!(why.contains("waits for the scheduling gate example.com/quota of pod s-0-w"), "{why}");
+        ensure!(
+            why.contains("waits for the scheduling gate example.com/quota of pod s-0-w"),
+            "{why}"
+        );
         anyhow::Ok(())
     })
     .await?;
     world.expect_pods_for_good(0, 1).await?;
     let pod = world.active().await?.pop().context("a pod")?;
     let lifted = json!({"spec": {"schedulingGates": [{"name": SCHEDULING_GATE}]}});
-    world.api::<Pod>().patch(&pod.name_any(), &PatchParams::default(), &Patch::Merge(lifted)).await?;
+    world
+        .api::<Pod>()
+        .patch(
+            &pod.name_any(),
+            &PatchParams::default(),
+            &Patch::Merge(lifted),
+        )
+        .await?;
     world.expect_pods(1, 0).await
 }

@@ -23,24 +23,60 @@ fn ready_span(pods: &[Pod], clique: &str) -> (Timestamp, Timestamp) {
 async fn cliques_start_in_order_and_are_placed_at_once() -> Result<()> {
     let world = World::new(Profile::Native, "so1", &[]).await?;
     let _nodes = nodes(world.cluster, "so1", 10).await?;
-    let yaml = Workload { startup: "CliqueStartupTypeInOrder", ..Workload::ONE }.yaml("so1");
+    let yaml = Workload {
+        startup: "CliqueStartupTypeInOrder",
+        ..Workload::ONE
+    }
+    .yaml("so1");
     // Times of conditions have seconds; every clique takes longer than that to start.
-    let yaml = yaml.replace("      spec: {roleName", "      annotations: {testbed.coppice.dev/startup: 2500ms}\n      spec: {roleName");
+    let yaml = yaml.replace(
+        "      spec: {roleName",
+        "      annotations: {testbed.coppice.dev/startup: 2500ms}\n      spec: {roleName",
+    );
     world.apply(&yaml).await?;
     world.expect_pods(10, 0).await?;
     let pods = world.active().await?;
-    let (a, b, c) = (ready_span(&pods, "pc-a"), ready_span(&pods, "pc-b"), ready_span(&pods, "pc-c"));
+    let (a, b, c) = (
+        ready_span(&pods, "pc-a"),
+        ready_span(&pods, "pc-b"),
+        ready_span(&pods, "pc-c"),
+    );
     ensure!(a.1 <= b.0 && b.1 <= c.0 && a.0 < c.0, "{a:?} {b:?} {c:?}");
-    let bound = pods.iter().map(|pod| condition_time(pod, "PodScheduled").unwrap()).max().unwrap();
-    ensure!(bound <= a.0, "scheduling was delayed: {bound} after {}", a.0);
+    let bound = pods
+        .iter()
+        .map(|pod| condition_time(pod, "PodScheduled").unwrap())
+        .max()
+        .unwrap();
+    ensure!(
+        bound <= a.0,
+        "scheduling was delayed: {bound} after {}",
+        a.0
+    );
 
     let gate = |clique: &str| {
-        let pod = pods.iter().find(|pod| label(pod, labels::CLIQUE) == clique).unwrap();
-        let containers = pod.spec.as_ref().unwrap().init_containers.clone().unwrap_or_default();
-        containers.into_iter().find(|container| container.name == init_container::NAME)
+        let pod = pods
+            .iter()
+            .find(|pod| label(pod, labels::CLIQUE) == clique)
+            .unwrap();
+        let containers = pod
+            .spec
+            .as_ref()
+            .unwrap()
+            .init_containers
+            .clone()
+            .unwrap_or_default();
+        containers
+            .into_iter()
+            .find(|container| container.name == init_container::NAME)
     };
     assert_eq!(gate("workload-0-pc-a"), None);
     let arguments = gate("workload-0-sg-x-1-pc-c").unwrap().args.unwrap();
-    assert_eq!(arguments, ["--podcliques=workload-0-sg-x-0-pc-b:1", "--podcliques=workload-0-sg-x-1-pc-b:1"]);
+    assert_eq!(
+        arguments,
+        [
+            "--podcliques=workload-0-sg-x-0-pc-b:1",
+            "--podcliques=workload-0-sg-x-1-pc-b:1"
+        ]
+    );
     Ok(())
 }

@@ -20,7 +20,14 @@ async fn set_image(world: &World, cliques: &[usize], version: u32) -> Result<()>
         })
         .collect();
     let patch: json_patch::Patch = serde_json::from_value(json!(patch))?;
-    world.api::<PodCliqueSet>().patch("workload", &PatchParams::default(), &Patch::<()>::Json(patch)).await?;
+    world
+        .api::<PodCliqueSet>()
+        .patch(
+            "workload",
+            &PatchParams::default(),
+            &Patch::<()>::Json(patch),
+        )
+        .await?;
     Ok(())
 }
 
@@ -32,8 +39,14 @@ async fn update_ends(world: &World) -> Result<()> {
         let mut down: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for pod in world.active().await?.iter().filter(|pod| !is_ready(pod)) {
             let (component, unit) = match label(pod, labels::SCALING_GROUP) {
-                "" => (label(pod, labels::CLIQUE).to_owned(), label(pod, labels::POD_INDEX).to_owned()),
-                group => (group.to_owned(), label(pod, labels::GROUP_REPLICA_INDEX).to_owned()),
+                "" => (
+                    label(pod, labels::CLIQUE).to_owned(),
+                    label(pod, labels::POD_INDEX).to_owned(),
+                ),
+                group => (
+                    group.to_owned(),
+                    label(pod, labels::GROUP_REPLICA_INDEX).to_owned(),
+                ),
             };
             down.entry(component).or_default().insert(unit);
         }
@@ -42,20 +55,33 @@ async fn update_ends(world: &World) -> Result<()> {
         }
         let status = sets.get("workload").await?.status.unwrap_or_default();
         let progress = status.update_progress.unwrap_or_default();
-        ensure!(progress.update_ended_at.is_some() && status.updated_replicas == status.replicas, "{progress:?}");
+        ensure!(
+            progress.update_ended_at.is_some() && status.updated_replicas == status.replicas,
+            "{progress:?}"
+        );
         anyhow::Ok(())
     })
     .await;
     let violations = violations.into_inner();
-    ensure!(violations.is_empty(), "several units were down at once: {violations:?}");
+    ensure!(
+        violations.is_empty(),
+        "several units were down at once: {violations:?}"
+    );
     Ok(done?)
 }
 
 fn images(pods: &[k8s_openapi::api::core::v1::Pod]) -> BTreeMap<String, BTreeSet<String>> {
     let mut images: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for pod in pods {
-        let clique = label(pod, labels::CLIQUE).rsplit('-').next().unwrap_or_default().to_owned();
-        let image = pod.spec.as_ref().unwrap().containers[0].image.clone().unwrap();
+        let clique = label(pod, labels::CLIQUE)
+            .rsplit('-')
+            .next()
+            .unwrap_or_default()
+            .to_owned();
+        let image = pod.spec.as_ref().unwrap().containers[0]
+            .image
+            .clone()
+            .unwrap();
         images.entry(clique).or_default().insert(image);
     }
     images
@@ -66,11 +92,21 @@ fn images(pods: &[k8s_openapi::api::core::v1::Pod]) -> BTreeMap<String, BTreeSet
 async fn a_changed_template_rolls_one_unit_at_a_time() -> Result<()> {
     let world = World::new(Profile::Native, "roll", &[]).await?;
     let _nodes = nodes(world.cluster, "roll", 20).await?;
-    world.apply(&Workload { replicas: 2, ..Workload::ONE }.yaml("roll")).await?;
+    world
+        .apply(
+            &Workload {
+                replicas: 2,
+                ..Workload::ONE
+            }
+            .yaml("roll"),
+        )
+        .await?;
     world.expect_pods(20, 0).await?;
     world.expect_available("workload", 2).await?;
     let uids = |pods: &[k8s_openapi::api::core::v1::Pod], of: &str| -> BTreeSet<String> {
-        let chosen = pods.iter().filter(|pod| label(pod, labels::CLIQUE).ends_with(of));
+        let chosen = pods
+            .iter()
+            .filter(|pod| label(pod, labels::CLIQUE).ends_with(of));
         chosen.filter_map(ResourceExt::uid).collect()
     };
     let before = world.active().await?;
@@ -78,12 +114,21 @@ async fn a_changed_template_rolls_one_unit_at_a_time() -> Result<()> {
     update_ends(&world).await?;
     let after = world.active().await?;
     assert!(uids(&before, "pc-a").is_disjoint(&uids(&after, "pc-a")));
-    assert_eq!(uids(&before, "pc-c"), uids(&after, "pc-c"), "other cliques are left alone");
+    assert_eq!(
+        uids(&before, "pc-c"),
+        uids(&after, "pc-c"),
+        "other cliques are left alone"
+    );
 
     set_image(&world, &[0, 1, 2], 3).await?;
     wait::until(LIMIT, "the update to begin", || async {
         let images = images(&world.active().await?);
-        ensure!(images.values().any(|images| images.contains("registry.example/app:3")), "{images:?}");
+        ensure!(
+            images
+                .values()
+                .any(|images| images.contains("registry.example/app:3")),
+            "{images:?}"
+        );
         anyhow::Ok(())
     })
     .await?;
@@ -91,7 +136,12 @@ async fn a_changed_template_rolls_one_unit_at_a_time() -> Result<()> {
     update_ends(&world).await?;
     world.expect_pods(20, 0).await?;
     let images = images(&world.active().await?);
-    assert!(images.values().all(|images| *images == BTreeSet::from(["registry.example/app:4".to_owned()])), "{images:?}");
+    assert!(
+        images
+            .values()
+            .all(|images| *images == BTreeSet::from(["registry.example/app:4".to_owned()])),
+        "{images:?}"
+    );
     Ok(())
 }
 
@@ -100,21 +150,48 @@ async fn a_changed_template_rolls_one_unit_at_a_time() -> Result<()> {
 async fn on_delete_leaves_pods_alone() -> Result<()> {
     let world = World::new(Profile::Native, "ondelete", &[]).await?;
     let _nodes = nodes(world.cluster, "ondelete", 10).await?;
-    let yaml = Workload::ONE.yaml("ondelete").replace("spec:\n  replicas: 1", "spec:\n  updateStrategy: {type: OnDelete}\n  replicas: 1");
+    let yaml = Workload::ONE.yaml("ondelete").replace(
+        "spec:\n  replicas: 1",
+        "spec:\n  updateStrategy: {type: OnDelete}\n  replicas: 1",
+    );
     world.apply(&yaml).await?;
     world.expect_pods(10, 0).await?;
     world.expect_available("workload", 1).await?;
-    let before: BTreeSet<String> = world.active().await?.iter().filter_map(ResourceExt::uid).collect();
+    let before: BTreeSet<String> = world
+        .active()
+        .await?
+        .iter()
+        .filter_map(ResourceExt::uid)
+        .collect();
     set_image(&world, &[0, 1, 2], 2).await?;
     world.settle(crate::support::QUIET).await?;
-    let after: BTreeSet<String> = world.active().await?.iter().filter_map(ResourceExt::uid).collect();
+    let after: BTreeSet<String> = world
+        .active()
+        .await?
+        .iter()
+        .filter_map(ResourceExt::uid)
+        .collect();
     assert_eq!(before, after);
-    let victim = world.active().await?.into_iter().find(|pod| label(pod, labels::CLIQUE).ends_with("pc-a")).unwrap();
-    world.api::<k8s_openapi::api::core::v1::Pod>().delete(&victim.name_any(), &kube::api::DeleteParams::default()).await?;
+    let victim = world
+        .active()
+        .await?
+        .into_iter()
+        .find(|pod| label(pod, labels::CLIQUE).ends_with("pc-a"))
+        .unwrap();
+    world
+        .api::<k8s_openapi::api::core::v1::Pod>()
+        .delete(&victim.name_any(), &kube::api::DeleteParams::default())
+        .await?;
     wait::until(LIMIT, "one new pod of two", || async {
-        let clique = world.api::<coppice_operator_api::PodClique>().get("workload-0-pc-a").await?;
+        let clique = world
+            .api::<coppice_operator_api::PodClique>()
+            .get("workload-0-pc-a")
+            .await?;
         let status = clique.status.unwrap_or_default();
-        ensure!((status.updated_replicas, status.ready_replicas) == (1, 2), "{status:?}");
+        ensure!(
+            (status.updated_replicas, status.ready_replicas) == (1, 2),
+            "{status:?}"
+        );
         anyhow::Ok(())
     })
     .await?;

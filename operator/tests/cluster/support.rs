@@ -34,7 +34,12 @@ async fn install(cluster: &Cluster) -> Result<()> {
     let api: Api<CustomResourceDefinition> = Api::all(cluster.client());
     for definition in crd::crds() {
         let parameters = PatchParams::apply("tests").force();
-        api.patch(&definition.name_any(), &parameters, &Patch::Apply(&definition)).await?;
+        api.patch(
+            &definition.name_any(),
+            &parameters,
+            &Patch::Apply(&definition),
+        )
+        .await?;
     }
     let sets: Api<PodCliqueSet> = Api::all(cluster.client());
     let gangs: Api<PodGang> = Api::all(cluster.client());
@@ -53,14 +58,23 @@ async fn grant(client: &Client, namespace: &str, user: &str) -> Result<()> {
         .args(["manifests", "--namespace", namespace])
         .output()
         .context("cannot print manifests")?;
-    ensure!(printed.status.success(), "{}", String::from_utf8_lossy(&printed.stderr));
+    ensure!(
+        printed.status.success(),
+        "{}",
+        String::from_utf8_lossy(&printed.stderr)
+    );
     let subject = json!([{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": user}]);
     let mut wanted = Vec::new();
     for document in String::from_utf8(printed.stdout)?.split("---\n") {
-        let mut object: serde_json::Value = serde_saphyr::from_str(document).context("a manifest")?;
+        let mut object: serde_json::Value =
+            serde_saphyr::from_str(document).context("a manifest")?;
         let kind = object["kind"].as_str().unwrap_or_default().to_owned();
         let lease = object["metadata"]["name"] == "coppice-operator-lease";
-        if !matches!(kind.as_str(), "ClusterRole" | "ClusterRoleBinding" | "Role" | "RoleBinding") || lease {
+        if !matches!(
+            kind.as_str(),
+            "ClusterRole" | "ClusterRoleBinding" | "Role" | "RoleBinding"
+        ) || lease
+        {
             continue;
         }
         if kind.starts_with("Cluster") {
@@ -74,7 +88,10 @@ async fn grant(client: &Client, namespace: &str, user: &str) -> Result<()> {
         }
         wanted.push(serde_json::to_string(&object)?);
     }
-    ensure!(wanted.len() == 4, "a role and a binding for the cluster and for the namespace: {wanted:?}");
+    ensure!(
+        wanted.len() == 4,
+        "a role and a binding for the cluster and for the namespace: {wanted:?}"
+    );
     coppice_testbed::apply(client, &wanted.join("\n---\n"), namespace).await?;
     Ok(())
 }
@@ -96,7 +113,10 @@ impl World {
     pub(crate) async fn new(profile: Profile, name: &str, arguments: &[&str]) -> Result<Self> {
         let cluster = cluster(profile).await?;
         let namespace = cluster.namespace(name).await?;
-        let identity = coppice_testbed::Identity { user: format!("operator-{namespace}"), groups: Vec::new() };
+        let identity = coppice_testbed::Identity {
+            user: format!("operator-{namespace}"),
+            groups: Vec::new(),
+        };
         grant(&cluster.client(), &namespace, &identity.user).await?;
         let kubeconfig = cluster.kubeconfig_as(&identity)?;
         let mut world = Self {
@@ -105,7 +125,10 @@ impl World {
             namespace,
             operator: None,
             admin: String::new(),
-            arguments: arguments.iter().map(|&argument| argument.to_owned()).collect(),
+            arguments: arguments
+                .iter()
+                .map(|&argument| argument.to_owned())
+                .collect(),
             kubeconfig,
         };
         world.start_operator().await?;
@@ -113,13 +136,21 @@ impl World {
     }
 
     pub(crate) async fn start_operator(&mut self) -> Result<()> {
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
+            .local_addr()?
+            .port();
         self.admin = format!("127.0.0.1:{port}");
         let log = log_file(&self.namespace)?;
         let child = Command::new(env!("CARGO_BIN_EXE_coppice-operator"))
             .arg("run")
             .args(["--kubeconfig".as_ref(), self.kubeconfig.as_os_str()])
-            .args(["--admin-address", &self.admin, "--leader-elect=false", "--namespace", &self.namespace])
+            .args([
+                "--admin-address",
+                &self.admin,
+                "--leader-elect=false",
+                "--namespace",
+                &self.namespace,
+            ])
             .args(&self.arguments)
             .env("COPPICE_LOG", "info,coppice_operator=debug")
             .stdout(Stdio::from(log.try_clone()?))
@@ -150,7 +181,12 @@ impl World {
     pub(crate) fn usage(&self) -> Result<(f64, u64)> {
         let id = self.operator.as_ref().context("it does not run")?.id();
         let stat = std::fs::read_to_string(format!("/proc/{id}/stat"))?;
-        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+        let fields: Vec<&str> = stat
+            .rsplit(')')
+            .next()
+            .unwrap_or_default()
+            .split_whitespace()
+            .collect();
         let ticks: f64 = fields[11].parse::<f64>()? + fields[12].parse::<f64>()?;
         let pages: u64 = fields[21].parse()?;
         Ok((ticks / 100.0, pages * 4096))
@@ -176,20 +212,32 @@ impl World {
             + serde::de::DeserializeOwned
             + std::fmt::Debug,
     {
-        let list = self.api::<K>().list(&ListParams::default().labels(&labels::managed_selector())).await?;
+        let list = self
+            .api::<K>()
+            .list(&ListParams::default().labels(&labels::managed_selector()))
+            .await?;
         let mut names: Vec<String> = list.iter().map(ResourceExt::name_any).collect();
         names.sort();
         Ok(names)
     }
 
     pub(crate) async fn pods(&self) -> Result<Vec<Pod>> {
-        Ok(self.api::<Pod>().list(&ListParams::default().labels(&labels::managed_selector())).await?.items)
+        Ok(self
+            .api::<Pod>()
+            .list(&ListParams::default().labels(&labels::managed_selector()))
+            .await?
+            .items)
     }
 
     /// Active pods: not being deleted and not ended.
     pub(crate) async fn active(&self) -> Result<Vec<Pod>> {
         let pods = self.pods().await?.into_iter();
-        Ok(pods.filter(|pod| pod.metadata.deletion_timestamp.is_none() && !matches!(phase(pod), "Failed" | "Succeeded")).collect())
+        Ok(pods
+            .filter(|pod| {
+                pod.metadata.deletion_timestamp.is_none()
+                    && !matches!(phase(pod), "Failed" | "Succeeded")
+            })
+            .collect())
     }
 
     /// Waits until exactly `ready` pods are ready and `pending` are not bound, and nothing else is there.
@@ -197,8 +245,10 @@ impl World {
         let what = format!("{ready} ready and {pending} pending pods");
         wait::until(LIMIT, &what, || async {
             let pods = self.active().await?;
-            let (is_ready, is_pending) =
-                (pods.iter().filter(|pod| is_ready(pod)).count(), pods.iter().filter(|pod| node(pod).is_none()).count());
+            let (is_ready, is_pending) = (
+                pods.iter().filter(|pod| is_ready(pod)).count(),
+                pods.iter().filter(|pod| node(pod).is_none()).count(),
+            );
             let total = pods.len();
             ensure!(
                 (is_ready, is_pending, total) == (ready, pending, ready + pending),
@@ -216,7 +266,11 @@ impl World {
         wait::holds(QUIET, "the pods to stay as they are", || async {
             let pods = self.active().await?;
             let bound = pods.iter().filter(|pod| node(pod).is_some()).count();
-            ensure!(bound == ready && pods.len() == ready + pending, "{bound} of {} bound", pods.len());
+            ensure!(
+                bound == ready && pods.len() == ready + pending,
+                "{bound} of {} bound",
+                pods.len()
+            );
             anyhow::Ok(())
         })
         .await?;
@@ -230,8 +284,16 @@ impl World {
         Ok(wait::until(LIMIT, &what, || async {
             let found = sets.get(set).await?;
             let status = found.status.clone().unwrap_or_default();
-            ensure!(status.observed_generation == found.metadata.generation, "generation {:?}", status.observed_generation);
-            ensure!(status.available_replicas == replicas, "{} available", status.available_replicas);
+            ensure!(
+                status.observed_generation == found.metadata.generation,
+                "generation {:?}",
+                status.observed_generation
+            );
+            ensure!(
+                status.available_replicas == replicas,
+                "{} available",
+                status.available_replicas
+            );
             anyhow::Ok(found)
         })
         .await?)
@@ -245,7 +307,9 @@ impl World {
             + std::fmt::Debug,
     {
         let patch = json!({"spec": {"replicas": replicas}});
-        self.api::<K>().patch_scale(name, &PatchParams::default(), &Patch::Merge(&patch)).await?;
+        self.api::<K>()
+            .patch_scale(name, &PatchParams::default(), &Patch::Merge(&patch))
+            .await?;
         Ok(())
     }
 
@@ -270,14 +334,19 @@ impl World {
         loop {
             let quiet = wait::holds(period, "no writes", || async {
                 let writes = audit.since(mark)?;
-                let ours = writes.iter().find(|write| write.user == user && !write.is_lease());
+                let ours = writes
+                    .iter()
+                    .find(|write| write.user == user && !write.is_lease());
                 ensure!(ours.is_none(), "{ours:?}");
                 anyhow::Ok(())
             })
             .await;
             match quiet {
                 Ok(()) => return Ok(()),
-                Err(error) => ensure!(tokio::time::Instant::now() < deadline, "it goes on writing: {error}"),
+                Err(error) => ensure!(
+                    tokio::time::Instant::now() < deadline,
+                    "it goes on writing: {error}"
+                ),
             }
             mark = audit.mark()?;
         }
@@ -297,7 +366,10 @@ fn log_file(namespace: &str) -> Result<std::fs::File> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("operator-logs");
     std::fs::create_dir_all(&folder)?;
     let path = folder.join(format!("{namespace}.log"));
-    Ok(std::fs::OpenOptions::new().create(true).append(true).open(path)?)
+    Ok(std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(path)?)
 }
 
 pub(crate) async fn get(address: &str) -> Result<(u16, String)> {
@@ -309,7 +381,11 @@ pub(crate) async fn get(address: &str) -> Result<(u16, String)> {
     stream.write_all(request.as_bytes()).await?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await?;
-    let status = answer.split_whitespace().nth(1).context("no status line")?.parse()?;
+    let status = answer
+        .split_whitespace()
+        .nth(1)
+        .context("no status line")?
+        .parse()?;
     Ok((status, answer))
 }
 
@@ -325,25 +401,44 @@ pub(crate) async fn nodes(cluster: &Cluster, pool: &str, count: usize) -> Result
 /// Makes all nodes of a pool but the first `open` unschedulable.
 pub(crate) async fn open_nodes(client: &Client, pool: &str, open: usize) -> Result<()> {
     let api: Api<Node> = Api::all(client.clone());
-    let mut found = api.list(&ListParams::default().labels(&format!("pool={pool}"))).await?.items;
+    let mut found = api
+        .list(&ListParams::default().labels(&format!("pool={pool}")))
+        .await?
+        .items;
     found.sort_by_key(ResourceExt::name_any);
     for (position, node) in found.iter().enumerate() {
         let patch = json!({"spec": {"unschedulable": position >= open}});
-        api.patch(&node.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await?;
+        api.patch(
+            &node.name_any(),
+            &PatchParams::default(),
+            &Patch::Merge(&patch),
+        )
+        .await?;
     }
     Ok(())
 }
 
 pub(crate) fn node(pod: &Pod) -> Option<&str> {
-    pod.spec.as_ref()?.node_name.as_deref().filter(|name| !name.is_empty())
+    pod.spec
+        .as_ref()?
+        .node_name
+        .as_deref()
+        .filter(|name| !name.is_empty())
 }
 
 pub(crate) fn phase(pod: &Pod) -> &str {
-    pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
+    pod.status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref())
+        .unwrap_or_default()
 }
 
 pub(crate) fn label<'a>(pod: &'a Pod, key: &str) -> &'a str {
-    pod.metadata.labels.as_ref().and_then(|labels| labels.get(key)).map_or("", String::as_str)
+    pod.metadata
+        .labels
+        .as_ref()
+        .and_then(|labels| labels.get(key))
+        .map_or("", String::as_str)
 }
 
 pub(crate) fn is_ready(pod: &Pod) -> bool {
@@ -353,7 +448,9 @@ pub(crate) fn is_ready(pod: &Pod) -> bool {
 /// When a condition of a pod became true.
 pub(crate) fn condition_time(pod: &Pod, kind: &str) -> Option<k8s_openapi::jiff::Timestamp> {
     let conditions = pod.status.as_ref()?.conditions.as_ref()?;
-    let condition = conditions.iter().find(|condition| condition.type_ == kind && condition.status == "True")?;
+    let condition = conditions
+        .iter()
+        .find(|condition| condition.type_ == kind && condition.status == "True")?;
     condition.last_transition_time.as_ref().map(|time| time.0)
 }
 
@@ -370,18 +467,39 @@ pub(crate) struct Workload {
 
 impl Workload {
     /// WL1: everything is needed.
-    pub(crate) const ONE: Self = Self { replicas: 1, a: (2, 2), x: (2, 2), b: (1, 1), c: (3, 3), startup: "CliqueStartupTypeAnyOrder" };
+    pub(crate) const ONE: Self = Self {
+        replicas: 1,
+        a: (2, 2),
+        x: (2, 2),
+        b: (1, 1),
+        c: (3, 3),
+        startup: "CliqueStartupTypeAnyOrder",
+    };
     /// WL2: a floor of three pods.
-    pub(crate) const TWO: Self = Self { a: (2, 1), x: (2, 1), c: (3, 1), ..Self::ONE };
+    pub(crate) const TWO: Self = Self {
+        a: (2, 1),
+        x: (2, 1),
+        c: (3, 1),
+        ..Self::ONE
+    };
 
     /// The manifest; pods take one GPU each and go to nodes of `pool`.
     pub(crate) fn yaml(&self, pool: &str) -> String {
-        let Self { replicas, a, x, b, c, startup } = self;
+        let Self {
+            replicas,
+            a,
+            x,
+            b,
+            c,
+            startup,
+        } = self;
         let pod = format!(
             r#"podSpec: {{nodeSelector: {{pool: {pool}}}, tolerations: [{{key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 1}}], containers: [{{name: main, image: "registry.example/app:1", resources: {{limits: {{nvidia.com/gpu: 1}}}}}}]}}"#
         );
         let clique = |name: &str, (replicas, minimum): (u32, u32)| {
-            format!("    - name: {name}\n      spec: {{roleName: {name}, replicas: {replicas}, minAvailable: {minimum}, {pod}}}\n")
+            format!(
+                "    - name: {name}\n      spec: {{roleName: {name}, replicas: {replicas}, minAvailable: {minimum}, {pod}}}\n"
+            )
         };
         format!(
             "apiVersion: grove.io/v1alpha1\nkind: PodCliqueSet\nmetadata: {{name: workload}}\nspec:\n  replicas: {replicas}\n  \

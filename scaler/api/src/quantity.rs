@@ -161,7 +161,11 @@ fn decimal(pattern: &str, minimum: i64, maximum: i64) -> Schema {
 
 /// Schema of a decimal above 0.
 pub(crate) fn positive(_: &mut SchemaGenerator) -> Schema {
-    decimal(r"^([0-9]{0,11}[1-9][0-9]{0,11}([.][0-9]{1,6})?|[0-9]{1,12}[.][0-9]{0,5}[1-9][0-9]{0,5})$", 1, 999_999_999_999)
+    decimal(
+        r"^([0-9]{0,11}[1-9][0-9]{0,11}([.][0-9]{1,6})?|[0-9]{1,12}[.][0-9]{0,5}[1-9][0-9]{0,5})$",
+        1,
+        999_999_999_999,
+    )
 }
 
 /// Schema of a decimal from 0 to 1.

@@ -19,25 +19,58 @@ pub(crate) struct Look {
 }
 
 /// Looks at the endpoints of a policy. A value older than two scrapes is left out: it counts from when it was fresh.
-pub(crate) fn look(signals: &Signals, spec: &ScalingPolicySpec, endpoints: &Endpoints, now: Timestamp) -> Look {
+pub(crate) fn look(
+    signals: &Signals,
+    spec: &ScalingPolicySpec,
+    endpoints: &Endpoints,
+    now: Timestamp,
+) -> Look {
     let at = signals.now();
     let fresh = signals.settings().interval * 2;
     let mut traffic_trouble = None;
-    let offered = endpoints.traffic.as_ref().and_then(|selection| match offered(signals, spec, selection, at, fresh) {
-        Ok(offered) => Some(offered),
-        Err(trouble) => {
-            traffic_trouble = Some(trouble);
-            None
+    let offered = endpoints.traffic.as_ref().and_then(|selection| {
+        match offered(signals, spec, selection, at, fresh) {
+            Ok(offered) => Some(offered),
+            Err(trouble) => {
+                traffic_trouble = Some(trouble);
+                None
+            }
         }
     });
-    let roles = spec.roles.iter().zip(&endpoints.roles).map(|(role, selection)| {
-        let observed = selection.as_ref().map(|selection| of_role(signals, role, selection, endpoints.traffic.as_ref(), at, fresh));
-        (role.name.clone(), observed.unwrap_or_default())
-    });
-    Look { observation: Observation { at: now, offered, roles: roles.collect() }, traffic_trouble }
+    let roles = spec
+        .roles
+        .iter()
+        .zip(&endpoints.roles)
+        .map(|(role, selection)| {
+            let observed = selection.as_ref().map(|selection| {
+                of_role(
+                    signals,
+                    role,
+                    selection,
+                    endpoints.traffic.as_ref(),
+                    at,
+                    fresh,
+                )
+            });
+            (role.name.clone(), observed.unwrap_or_default())
+        });
+    Look {
+        observation: Observation {
+            at: now,
+            offered,
+            roles: roles.collect(),
+        },
+        traffic_trouble,
+    }
 }
 
-fn offered(signals: &Signals, spec: &ScalingPolicySpec, selection: &Selection, at: Timestamp, fresh: Duration) -> Result<Offered, String> {
+fn offered(
+    signals: &Signals,
+    spec: &ScalingPolicySpec,
+    selection: &Selection,
+    at: Timestamp,
+    fresh: Duration,
+) -> Result<Offered, String> {
     check_kind(signals, spec, selection, at)?;
     let observed = signals.observe(selection, at);
     let requests = [
@@ -45,7 +78,10 @@ fn offered(signals: &Signals, spec: &ScalingPolicySpec, selection: &Selection, a
         &observed.received_requests_per_second,
         &observed.estimated_requests_per_second,
     ];
-    let input = [&observed.offered_input_tokens_per_second, &observed.input_tokens_per_second];
+    let input = [
+        &observed.offered_input_tokens_per_second,
+        &observed.input_tokens_per_second,
+    ];
     let first = |readings: &[&Reading]| readings.iter().find_map(|reading| value(reading, fresh));
     let offered = Offered {
         requests_per_second: first(&requests),
@@ -53,14 +89,22 @@ fn offered(signals: &Signals, spec: &ScalingPolicySpec, selection: &Selection, a
         mean_output_tokens: value(&observed.mean_output_tokens, fresh),
         waiting: value(&observed.waiting, fresh),
     };
-    match (&offered.requests_per_second, &observed.offered_requests_per_second) {
+    match (
+        &offered.requests_per_second,
+        &observed.offered_requests_per_second,
+    ) {
         (None, Err(missing)) => Err(missing.to_string()),
         _ => Ok(offered),
     }
 }
 
 /// Whether the endpoints expose what the policy says.
-fn check_kind(signals: &Signals, spec: &ScalingPolicySpec, selection: &Selection, at: Timestamp) -> Result<(), String> {
+fn check_kind(
+    signals: &Signals,
+    spec: &ScalingPolicySpec,
+    selection: &Selection,
+    at: Timestamp,
+) -> Result<(), String> {
     let wanted = match spec.traffic.as_ref().map(|traffic| traffic.engine) {
         None | Some(Exposition::Auto) => return Ok(()),
         Some(Exposition::DynamoFrontend) => "dynamo-frontend",
@@ -69,7 +113,12 @@ fn check_kind(signals: &Signals, spec: &ScalingPolicySpec, selection: &Selection
         Some(Exposition::LlamaCpp) => "llama.cpp",
     };
     let endpoints = signals.endpoints(selection, at);
-    let other = endpoints.iter().find(|endpoint| endpoint.server.as_ref().is_some_and(|server| same_kind(server) != same_kind(wanted)));
+    let other = endpoints.iter().find(|endpoint| {
+        endpoint
+            .server
+            .as_ref()
+            .is_some_and(|server| same_kind(server) != same_kind(wanted))
+    });
     match other {
         None => Ok(()),
         Some(endpoint) => Err(format!(
@@ -81,7 +130,10 @@ fn check_kind(signals: &Signals, spec: &ScalingPolicySpec, selection: &Selection
 }
 
 fn same_kind(name: &str) -> String {
-    name.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase()
+    name.chars()
+        .filter(char::is_ascii_alphanumeric)
+        .collect::<String>()
+        .to_ascii_lowercase()
 }
 
 fn of_role(
@@ -119,13 +171,27 @@ fn of_role(
 }
 
 /// A series or one of our metrics by name, while it is fresh.
-fn named(signals: &Signals, name: &str, selection: &Selection, at: Timestamp, fresh: Duration) -> Option<f64> {
-    let query = Query { metric: Metric::parse(name).ok()?, selection: selection.clone(), window: None };
+fn named(
+    signals: &Signals,
+    name: &str,
+    selection: &Selection,
+    at: Timestamp,
+    fresh: Duration,
+) -> Option<f64> {
+    let query = Query {
+        metric: Metric::parse(name).ok()?,
+        selection: selection.clone(),
+        window: None,
+    };
     let answer = signals.query(&query, at).ok()?;
     let age = Duration::try_from(at.duration_since(answer.timestamp)).unwrap_or_default();
     (age <= fresh).then_some(answer.value)
 }
 
 fn value(reading: &Reading, fresh: Duration) -> Option<f64> {
-    reading.as_ref().ok().filter(|measured| measured.age <= fresh).map(|measured| measured.value)
+    reading
+        .as_ref()
+        .ok()
+        .filter(|measured| measured.age <= fresh)
+        .map(|measured| measured.value)
 }

@@ -19,7 +19,10 @@ impl Starts {
     /// Takes in the pods of a policy, each with its role, and gives the starts that ended since the last call.
     ///
     /// A start takes from creation to readiness; time in which the pod could not be scheduled is left out.
-    pub(crate) fn observe<'a>(&mut self, pods: impl Iterator<Item = (&'a str, &'a Arc<PodView>)>) -> Vec<(&'a str, Duration)> {
+    pub(crate) fn observe<'a>(
+        &mut self,
+        pods: impl Iterator<Item = (&'a str, &'a Arc<PodView>)>,
+    ) -> Vec<(&'a str, Duration)> {
         let before = std::mem::take(&mut self.waiting);
         let mut ended = Vec::new();
         for (role, pod) in pods {
@@ -30,7 +33,11 @@ impl Starts {
                     let stuck = was_stuck.unwrap_or(false) || pod.unschedulable.is_some();
                     self.waiting.insert(uid.clone(), stuck);
                 }
-                Some(ready) => ended.extend(was_stuck.and_then(|stuck| took(pod, ready, stuck)).map(|took| (role, took))),
+                Some(ready) => ended.extend(
+                    was_stuck
+                        .and_then(|stuck| took(pod, ready, stuck))
+                        .map(|took| (role, took)),
+                ),
                 None => {}
             }
         }
@@ -65,7 +72,11 @@ mod tests {
 
     fn observed(starts: &mut Starts, conditions: &Value) -> Vec<Duration> {
         let pod = pod(conditions);
-        starts.observe(std::iter::once(("server", &pod))).into_iter().map(|(_, took)| took).collect()
+        starts
+            .observe(std::iter::once(("server", &pod)))
+            .into_iter()
+            .map(|(_, took)| took)
+            .collect()
     }
 
     #[test]
@@ -81,14 +92,26 @@ mod tests {
     #[test]
     fn time_without_a_place_is_left_out() {
         let mut starts = Starts::default();
-        assert_eq!(observed(&mut starts, &json!([condition("PodScheduled", "False", "00:01")])), []);
-        let ready = json!([condition("PodScheduled", "True", "10:00"), condition("Ready", "True", "10:40")]);
+        assert_eq!(
+            observed(
+                &mut starts,
+                &json!([condition("PodScheduled", "False", "00:01")])
+            ),
+            []
+        );
+        let ready = json!([
+            condition("PodScheduled", "True", "10:00"),
+            condition("Ready", "True", "10:40")
+        ]);
         assert_eq!(observed(&mut starts, &ready), [Duration::from_secs(40)]);
     }
 
     #[test]
     fn a_pod_that_was_ready_before_tells_nothing() {
-        let ready = json!([condition("PodScheduled", "True", "00:01"), condition("Ready", "True", "01:30")]);
+        let ready = json!([
+            condition("PodScheduled", "True", "00:01"),
+            condition("Ready", "True", "01:30")
+        ]);
         assert_eq!(observed(&mut Starts::default(), &ready), []);
     }
 }

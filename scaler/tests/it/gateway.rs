@@ -36,8 +36,19 @@ impl Gateway {
     pub(crate) fn start(input: f64, output: f64) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let state = State { requests: 0.0, per_second: 0.0, waiting: 0.0, input, output, counted: Instant::now(), answers: true };
-        let gateway = Self { address, state: Arc::new(Mutex::new(state)) };
+        let state = State {
+            requests: 0.0,
+            per_second: 0.0,
+            waiting: 0.0,
+            input,
+            output,
+            counted: Instant::now(),
+            answers: true,
+        };
+        let gateway = Self {
+            address,
+            state: Arc::new(Mutex::new(state)),
+        };
         let serving = gateway.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
@@ -65,13 +76,18 @@ impl Gateway {
     }
 
     fn answer(&self, mut stream: std::net::TcpStream) {
-        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(5)))
+            .unwrap();
         let mut request = [0; 4096];
         if !stream.read(&mut request).is_ok_and(|read| read > 0) {
             return;
         }
         let (status, body) = self.body();
-        let head = format!("HTTP/1.1 {status}\r\ncontent-type: text/plain; version=0.0.4\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
+        let head = format!(
+            "HTTP/1.1 {status}\r\ncontent-type: text/plain; version=0.0.4\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+            body.len()
+        );
         drop(stream.write_all(format!("{head}{body}").as_bytes()));
     }
 
@@ -82,7 +98,11 @@ impl Gateway {
         }
         state.count();
         let requests = state.requests.floor();
-        let (input, output, waiting) = (requests * state.input, requests * state.output, state.waiting);
+        let (input, output, waiting) = (
+            requests * state.input,
+            requests * state.output,
+            state.waiting,
+        );
         let body = format!(
             "# TYPE dynamo_frontend_requests_started_total counter\n\
              dynamo_frontend_requests_started_total{{model=\"m\"}} {requests}\n\

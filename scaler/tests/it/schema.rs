@@ -32,11 +32,18 @@ fn policy(change: impl FnOnce(&mut Value)) -> Value {
     object
 }
 
-async fn try_create(client: &Client, namespace: &str, object: &Value) -> Result<ScalingPolicy, String> {
+async fn try_create(
+    client: &Client,
+    namespace: &str,
+    object: &Value,
+) -> Result<ScalingPolicy, String> {
     let dynamic: DynamicObject = serde_json::from_value(object.clone()).unwrap();
     let resource = kube::api::ApiResource::erase::<ScalingPolicy>(&());
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
-    let parameters = PostParams { dry_run: true, ..PostParams::default() };
+    let parameters = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
     match api.create(&parameters, &dynamic).await {
         Ok(created) => Ok(serde_json::from_value(serde_json::to_value(created).unwrap()).unwrap()),
         Err(kube::Error::Api(status)) => Err(status.message.clone()),
@@ -48,24 +55,39 @@ async fn try_create(client: &Client, namespace: &str, object: &Value) -> Result<
 async fn the_server_accepts_good_policies_and_fills_in_defaults() -> Result<()> {
     let cluster = cluster().await?;
     let namespace = cluster.namespace("schema").await?;
-    let created = try_create(&cluster.client(), &namespace, &policy(|_| {})).await.map_err(anyhow::Error::msg)?;
-    ensure!(created.spec.roles.iter().all(|role| role.min == 1), "{created:?}");
+    let created = try_create(&cluster.client(), &namespace, &policy(|_| {}))
+        .await
+        .map_err(anyhow::Error::msg)?;
+    ensure!(
+        created.spec.roles.iter().all(|role| role.min == 1),
+        "{created:?}"
+    );
     ensure!(created.spec.objectives.unwrap().ttft.unwrap().percentile == 95);
     for change in [
         |spec: &mut Value| spec["roles"][0]["signal"] = json!({"slo": {}}),
         |spec: &mut Value| spec["roles"][0]["signal"] = json!({"kvCacheUsage": {"target": "0.8"}}),
-        |spec: &mut Value| spec["roles"][0]["signal"] = json!({"metric": {"name": "vllm:num_requests_waiting", "targetPerUnit": 4}}),
+        |spec: &mut Value| {
+            spec["roles"][0]["signal"] =
+                json!({"metric": {"name": "vllm:num_requests_waiting", "targetPerUnit": 4}})
+        },
         |spec: &mut Value| spec["roles"][0]["min"] = json!(0),
         |spec: &mut Value| spec["budget"] = json!({"name": "h200-pool", "class": "batch"}),
-        |spec: &mut Value| spec["onMetricsLost"] = json!({"hold": "2m", "then": "Fallback", "replicas": {"decode": 4}}),
-        |spec: &mut Value| spec["traffic"] = json!({"endpoints": {"selector": {"matchLabels": {"app": "gateway"}}, "port": "http"}}),
+        |spec: &mut Value| {
+            spec["onMetricsLost"] =
+                json!({"hold": "2m", "then": "Fallback", "replicas": {"decode": 4}})
+        },
+        |spec: &mut Value| {
+            spec["traffic"] = json!({"endpoints": {"selector": {"matchLabels": {"app": "gateway"}}, "port": "http"}})
+        },
         |spec: &mut Value| {
             spec["behavior"] = json!({"scaleDown": {"stabilizationWindowSeconds": 60, "tolerance": "0.2", "selectPolicy": "Min",
                 "policies": [{"type": "Pods", "value": 1, "periodSeconds": 30}]}});
         },
     ] {
         let object = policy(|object| change(&mut object["spec"]));
-        try_create(&cluster.client(), &namespace, &object).await.map_err(|error| anyhow::anyhow!("{error}: {object}"))?;
+        try_create(&cluster.client(), &namespace, &object)
+            .await
+            .map_err(|error| anyhow::anyhow!("{error}: {object}"))?;
     }
     Ok(())
 }
@@ -75,33 +97,116 @@ async fn the_server_refuses_what_cannot_work_and_says_what_to_do() -> Result<()>
     let cluster = cluster().await?;
     let namespace = cluster.namespace("schema").await?;
     let cases: [(fn(&mut Value), &[&str]); 29] = [
-        (|spec| spec["roles"][0]["min"] = json!(17), &["spec.roles", "min 17", "max 16", "lower min or raise max"]),
-        (|spec| spec["roles"][1]["signal"]["slo"] = json!({}), &["signal: 2 of", "keep exactly one"]),
-        (|spec| spec["roles"][1]["signal"] = json!({}), &["signal: 0 of", "keep exactly one"]),
-        (|spec| spec["roles"][1]["signal"] = json!({"latency": {}}), &["signal"]),
-        (|spec| spec["roles"][1]["stage"] = json!("Decoding"), &["stage", "Decoding", "\"Decode\""]),
-        (|spec| spec["roles"][1]["name"] = json!("prefill"), &["prefill"]),
-        (|spec| spec["roles"][1]["name"] = json!("De code"), &["roles[1].name", "De code"]),
-        (|spec| spec["roles"] = json!([]), &["spec.roles", "at least 1"]),
-        (|spec| spec["startup"] = json!({"assume": "120x"}), &["assume", "120x", "such as 500us, 120s or 5m"]),
-        (|spec| spec["startup"] = json!({"assume": "0s"}), &["assume 0s is not above 0"]),
-        (|spec| spec["objectives"]["itl"]["percentile"] = json!(100), &["percentile", "less than or equal to 99"]),
-        (|spec| spec["ratio"]["min"] = json!("a quarter"), &["ratio.min", "a quarter", "should match", "[0-9]"]),
-        (|spec| spec["roles"][0]["signal"]["tokenThroughput"]["inputTokensPerSecond"] = json!(0), &["inputTokensPerSecond", "greater than or equal to 1"]),
-        (|spec| spec["roles"][0]["signal"]["tokenThroughput"]["inputTokensPerSecond"] = json!("0.0"), &["inputTokensPerSecond", "0.0", "should match"]),
-        (|spec| spec["roles"][0]["signal"] = json!({"kvCacheUsage": {"target": 80}}), &["kvCacheUsage.target", "less than or equal to 1"]),
-        (|spec| spec["roles"][0]["signal"] = json!({"kvCacheUsage": {"target": "1.5"}}), &["kvCacheUsage.target", "1.5", "should match"]),
-        (|spec| spec["behavior"] = json!({"scaleDown": {"tolerance": 10}}), &["scaleDown.tolerance", "less than or equal to 1"]),
-        (|spec| spec["ratio"]["min"] = json!("2.5"), &["ratio: min 2.5 is above max 2"]),
-        (|spec| spec["ratio"]["denominator"] = json!("draft"), &["ratio: role \"draft\" is not one of roles"]),
-        (|spec| spec["budget"]["name"] = json!("pool"), &["budget: both name and gpus are set"]),
-        (|spec| spec["budget"] = json!({}), &["budget: neither name nor gpus is set"]),
-        (|spec| spec["sets"]["min"] = json!(5), &["sets: min 5 is above max 4"]),
-        (|spec| spec["target"]["kind"] = json!("Deployment"), &["kind Deployment", "exactly one role"]),
-        (|spec| spec["roles"][0]["scales"] = Value::Null, &["\"prefill\" has no scales"]),
-        (|spec| spec["onMetricsLost"] = json!({"then": "Fallback"}), &["replicas are missing"]),
-        (|spec| spec["onMetricsLost"] = json!({"then": "Fallback", "replicas": {"draft": 1}}), &["draft is not one of roles"]),
-        (|spec| spec["traffic"]["endpoints"] = json!({"address": "http://gw"}), &["\"http://gw\" is not host:port"]),
+        (
+            |spec| spec["roles"][0]["min"] = json!(17),
+            &["spec.roles", "min 17", "max 16", "lower min or raise max"],
+        ),
+        (
+            |spec| spec["roles"][1]["signal"]["slo"] = json!({}),
+            &["signal: 2 of", "keep exactly one"],
+        ),
+        (
+            |spec| spec["roles"][1]["signal"] = json!({}),
+            &["signal: 0 of", "keep exactly one"],
+        ),
+        (
+            |spec| spec["roles"][1]["signal"] = json!({"latency": {}}),
+            &["signal"],
+        ),
+        (
+            |spec| spec["roles"][1]["stage"] = json!("Decoding"),
+            &["stage", "Decoding", "\"Decode\""],
+        ),
+        (
+            |spec| spec["roles"][1]["name"] = json!("prefill"),
+            &["prefill"],
+        ),
+        (
+            |spec| spec["roles"][1]["name"] = json!("De code"),
+            &["roles[1].name", "De code"],
+        ),
+        (
+            |spec| spec["roles"] = json!([]),
+            &["spec.roles", "at least 1"],
+        ),
+        (
+            |spec| spec["startup"] = json!({"assume": "120x"}),
+            &["assume", "120x", "such as 500us, 120s or 5m"],
+        ),
+        (
+            |spec| spec["startup"] = json!({"assume": "0s"}),
+            &["assume 0s is not above 0"],
+        ),
+        (
+            |spec| spec["objectives"]["itl"]["percentile"] = json!(100),
+            &["percentile", "less than or equal to 99"],
+        ),
+        (
+            |spec| spec["ratio"]["min"] = json!("a quarter"),
+            &["ratio.min", "a quarter", "should match", "[0-9]"],
+        ),
+        (
+            |spec| spec["roles"][0]["signal"]["tokenThroughput"]["inputTokensPerSecond"] = json!(0),
+            &["inputTokensPerSecond", "greater than or equal to 1"],
+        ),
+        (
+            |spec| {
+                spec["roles"][0]["signal"]["tokenThroughput"]["inputTokensPerSecond"] = json!("0.0")
+            },
+            &["inputTokensPerSecond", "0.0", "should match"],
+        ),
+        (
+            |spec| spec["roles"][0]["signal"] = json!({"kvCacheUsage": {"target": 80}}),
+            &["kvCacheUsage.target", "less than or equal to 1"],
+        ),
+        (
+            |spec| spec["roles"][0]["signal"] = json!({"kvCacheUsage": {"target": "1.5"}}),
+            &["kvCacheUsage.target", "1.5", "should match"],
+        ),
+        (
+            |spec| spec["behavior"] = json!({"scaleDown": {"tolerance": 10}}),
+            &["scaleDown.tolerance", "less than or equal to 1"],
+        ),
+        (
+            |spec| spec["ratio"]["min"] = json!("2.5"),
+            &["ratio: min 2.5 is above max 2"],
+        ),
+        (
+            |spec| spec["ratio"]["denominator"] = json!("draft"),
+            &["ratio: role \"draft\" is not one of roles"],
+        ),
+        (
+            |spec| spec["budget"]["name"] = json!("pool"),
+            &["budget: both name and gpus are set"],
+        ),
+        (
+            |spec| spec["budget"] = json!({}),
+            &["budget: neither name nor gpus is set"],
+        ),
+        (
+            |spec| spec["sets"]["min"] = json!(5),
+            &["sets: min 5 is above max 4"],
+        ),
+        (
+            |spec| spec["target"]["kind"] = json!("Deployment"),
+            &["kind Deployment", "exactly one role"],
+        ),
+        (
+            |spec| spec["roles"][0]["scales"] = Value::Null,
+            &["\"prefill\" has no scales"],
+        ),
+        (
+            |spec| spec["onMetricsLost"] = json!({"then": "Fallback"}),
+            &["replicas are missing"],
+        ),
+        (
+            |spec| spec["onMetricsLost"] = json!({"then": "Fallback", "replicas": {"draft": 1}}),
+            &["draft is not one of roles"],
+        ),
+        (
+            |spec| spec["traffic"]["endpoints"] = json!({"address": "http://gw"}),
+            &["\"http://gw\" is not host:port"],
+        ),
         (
             |spec| {
                 spec["objectives"] = Value::Null;
@@ -119,9 +224,14 @@ async fn the_server_refuses_what_cannot_work_and_says_what_to_do() -> Result<()>
     ];
     for (change, fragments) in cases {
         let object = policy(|object| change(&mut object["spec"]));
-        let Err(refusal) = try_create(&cluster.client(), &namespace, &object).await else { panic!("accepted: {object}") };
+        let Err(refusal) = try_create(&cluster.client(), &namespace, &object).await else {
+            panic!("accepted: {object}")
+        };
         for fragment in fragments {
-            ensure!(refusal.contains(fragment), "`{fragment}` is not in `{refusal}`");
+            ensure!(
+                refusal.contains(fragment),
+                "`{fragment}` is not in `{refusal}`"
+            );
         }
     }
     Ok(())
@@ -131,12 +241,26 @@ async fn the_server_refuses_what_cannot_work_and_says_what_to_do() -> Result<()>
 async fn budgets_are_accepted_and_bad_ones_refused() -> Result<()> {
     let cluster = cluster().await?;
     let api: Api<GpuBudget> = Api::all(cluster.client());
-    let parameters = PostParams { dry_run: true, ..PostParams::default() };
+    let parameters = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
     let budget = |classes: Value| -> GpuBudget {
         serde_json::from_value(json!({"metadata": {"name": "pool"}, "spec": {"resource": "nvidia.com/gpu", "limit": 64, "classes": classes}})).unwrap()
     };
-    api.create(&parameters, &budget(json!([{"name": "production", "priority": 100}, {"name": "batch", "priority": 10}]))).await?;
-    let refusal = api.create(&parameters, &budget(json!([{"name": "batch", "priority": 100}, {"name": "batch", "priority": 10}]))).await;
+    api.create(
+        &parameters,
+        &budget(
+            json!([{"name": "production", "priority": 100}, {"name": "batch", "priority": 10}]),
+        ),
+    )
+    .await?;
+    let refusal = api
+        .create(
+            &parameters,
+            &budget(json!([{"name": "batch", "priority": 100}, {"name": "batch", "priority": 10}])),
+        )
+        .await;
     ensure!(refusal.is_err());
     Ok(())
 }

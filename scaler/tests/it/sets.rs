@@ -45,9 +45,7 @@ fn set(namespace: &str) -> Value {
 }
 
 fn policy(gateway: &Gateway) -> Value {
-    let role = |name: &str, stage: &str, signal: Value| {
-        json!({"name": name, "stage": stage, "scales": {"kind": "PodCliqueScalingGroup", "name": name}, "min": 1, "max": 3, "signal": {"tokenThroughput": signal}})
-    };
+    let role = |name: &str, stage: &str, signal: Value| json!({"name": name, "stage": stage, "scales": {"kind": "PodCliqueScalingGroup", "name": name}, "min": 1, "max": 3, "signal": {"tokenThroughput": signal}});
     json!({
         "apiVersion": "autoscaling.coppice.dev/v1alpha1", "kind": "ScalingPolicy", "metadata": {"name": "qwen3"},
         "spec": {
@@ -74,9 +72,21 @@ struct BudgetWatch {
 
 impl BudgetWatch {
     fn start(world: &World) -> Self {
-        let watch = Self { most: Arc::default(), looks: Arc::default(), stop: Arc::default() };
-        let (most, looks, stop) = (Arc::clone(&watch.most), Arc::clone(&watch.looks), Arc::clone(&watch.stop));
-        let (pods, groups, sets) = (world.api::<Pod>(), world.api::<PodCliqueScalingGroup>(), world.api::<PodCliqueSet>());
+        let watch = Self {
+            most: Arc::default(),
+            looks: Arc::default(),
+            stop: Arc::default(),
+        };
+        let (most, looks, stop) = (
+            Arc::clone(&watch.most),
+            Arc::clone(&watch.looks),
+            Arc::clone(&watch.stop),
+        );
+        let (pods, groups, sets) = (
+            world.api::<Pod>(),
+            world.api::<PodCliqueScalingGroup>(),
+            world.api::<PodCliqueSet>(),
+        );
         tokio::spawn(async move {
             while !stop.load(Ordering::Relaxed) {
                 if let Ok(held) = held(&pods, &groups, &sets).await {
@@ -91,7 +101,10 @@ impl BudgetWatch {
 
     fn end(&self) -> Result<()> {
         self.stop.store(true, Ordering::Relaxed);
-        let (most, looks) = (self.most.load(Ordering::Relaxed), self.looks.load(Ordering::Relaxed));
+        let (most, looks) = (
+            self.most.load(Ordering::Relaxed),
+            self.looks.load(Ordering::Relaxed),
+        );
         ensure!(looks > 50, "only {looks} looks");
         ensure!(most <= BUDGET, "{most} GPUs of {BUDGET} at some instant");
         ensure!(most > BUDGET / 2, "the budget was never put to use: {most}");
@@ -100,13 +113,34 @@ impl BudgetWatch {
 }
 
 /// GPUs of pods that exist, terminating ones included, and of units that are asked for and do not exist yet.
-async fn held(pods: &Api<Pod>, groups: &Api<PodCliqueScalingGroup>, sets: &Api<PodCliqueSet>) -> Result<u32> {
+async fn held(
+    pods: &Api<Pod>,
+    groups: &Api<PodCliqueScalingGroup>,
+    sets: &Api<PodCliqueSet>,
+) -> Result<u32> {
     let all = ListParams::default();
     // Asked for first: what is asked for after the pods were listed is not a unit that exists.
-    let asked: i32 = groups.list(&all).await?.iter().map(|group| group.spec.replicas).sum();
-    let replicas: i32 = sets.list(&all).await?.iter().map(|set| set.spec.replicas).sum();
+    let asked: i32 = groups
+        .list(&all)
+        .await?
+        .iter()
+        .map(|group| group.spec.replicas)
+        .sum();
+    let replicas: i32 = sets
+        .list(&all)
+        .await?
+        .iter()
+        .map(|set| set.spec.replicas)
+        .sum();
     let pods = pods.list(&all).await?;
-    let live = |pod: &&Pod| !matches!(pod.status.as_ref().and_then(|status| status.phase.as_deref()), Some("Succeeded" | "Failed"));
+    let live = |pod: &&Pod| {
+        !matches!(
+            pod.status
+                .as_ref()
+                .and_then(|status| status.phase.as_deref()),
+            Some("Succeeded" | "Failed")
+        )
+    };
     let existing = u32::try_from(pods.iter().filter(live).count())?;
     let asked = u32::try_from(asked)?.max(2 * u32::try_from(replicas)?);
     Ok(UNIT * existing.max(asked))
@@ -117,7 +151,11 @@ fn records(world: &World) -> mpsc::UnboundedReceiver<(Instant, ScalingPolicyStat
     let (sender, receiver) = mpsc::unbounded_channel();
     let api: Api<ScalingPolicy> = world.api();
     tokio::spawn(async move {
-        let mut events = std::pin::pin!(watcher(api, watcher::Config::default()).default_backoff().applied_objects());
+        let mut events = std::pin::pin!(
+            watcher(api, watcher::Config::default())
+                .default_backoff()
+                .applied_objects()
+        );
         while let Some(Ok(policy)) = events.next().await {
             if let Some(status) = policy.status
                 && sender.send((Instant::now(), status)).is_err()
@@ -133,8 +171,13 @@ async fn settled(world: &World, units: &[u32], sets: u32) -> Result<()> {
     let what = format!("{units:?} units, all ready, in {sets} sets");
     world
         .until("qwen3", &what, |status| {
-            let is = |of: fn(&coppice_scaler_api::RoleStatus) -> u32| status.roles.iter().map(of).eq(units.iter().copied());
-            let in_sets = status.sets.as_ref().is_some_and(|each| (each.current, each.wanted) == (sets, sets));
+            let is = |of: fn(&coppice_scaler_api::RoleStatus) -> u32| {
+                status.roles.iter().map(of).eq(units.iter().copied())
+            };
+            let in_sets = status
+                .sets
+                .as_ref()
+                .is_some_and(|each| (each.current, each.wanted) == (sets, sets));
             is(|role| role.wanted) && is(|role| role.current) && is(|role| role.ready) && in_sets
         })
         .await?;
@@ -157,12 +200,18 @@ async fn a_serving_system_is_sized_as_one_within_its_budget_and_through_restarts
     let stepped = Instant::now();
     gateway.load(25.0);
     let (at, first) = loop {
-        let (at, status) = tokio::time::timeout(LIMIT, seen.recv()).await?.expect("the watch goes on");
+        let (at, status) = tokio::time::timeout(LIMIT, seen.recv())
+            .await?
+            .expect("the watch goes on");
         if wanted(&status) != [1, 1] {
             break (at, status);
         }
     };
-    ensure!(first.roles.iter().all(|role| role.wanted > role.current), "both at once: {}", brief(&first));
+    ensure!(
+        first.roles.iter().all(|role| role.wanted > role.current),
+        "both at once: {}",
+        brief(&first)
+    );
     let took = at.duration_since(stepped);
     ensure!(took < Duration::from_secs(2 * 2 + 2), "it took {took:?}");
     settled(&world, &[3, 3], 1).await?;
@@ -171,23 +220,38 @@ async fn a_serving_system_is_sized_as_one_within_its_budget_and_through_restarts
     gateway.load(70.0);
     settled(&world, &[5, 5], 2).await?;
     let limited = world.status("qwen3").await?;
-    ensure!(limited.decision.as_ref().is_some_and(|decision| decision.gpus.is_some_and(|gpus| gpus.wanted == BUDGET)), "{}", brief(&limited));
+    ensure!(
+        limited
+            .decision
+            .as_ref()
+            .is_some_and(|decision| decision.gpus.is_some_and(|gpus| gpus.wanted == BUDGET)),
+        "{}",
+        brief(&limited)
+    );
 
     // Steady: nothing is written; killed and started again: nothing is written either.
     world.settle(Duration::from_secs(10)).await?;
     let mark = world.mark()?;
     world.kill_scaler();
     world.start_scaler().await?;
-    wait::holds(Duration::from_secs(15), "no write after a restart", || async {
-        let writes = world.writes(mark)?;
-        ensure!(writes.is_empty(), "{writes:?}");
-        anyhow::Ok(())
-    })
+    wait::holds(
+        Duration::from_secs(15),
+        "no write after a restart",
+        || async {
+            let writes = world.writes(mark)?;
+            ensure!(writes.is_empty(), "{writes:?}");
+            anyhow::Ok(())
+        },
+    )
     .await?;
 
     // Killed in the middle of a change: it is carried on.
     gateway.load(25.0);
-    world.until("qwen3", "the way down", |status| wanted(status).iter().sum::<u32>() < 10).await?;
+    world
+        .until("qwen3", "the way down", |status| {
+            wanted(status).iter().sum::<u32>() < 10
+        })
+        .await?;
     world.kill_scaler();
     world.start_scaler().await?;
     settled(&world, &[3, 3], 1).await?;
@@ -196,7 +260,10 @@ async fn a_serving_system_is_sized_as_one_within_its_budget_and_through_restarts
     gateway.load(5.0);
     settled(&world, &[1, 1], 1).await?;
     budget.end()?;
-    let cliques = world.api::<PodClique>().list(&ListParams::default()).await?;
+    let cliques = world
+        .api::<PodClique>()
+        .list(&ListParams::default())
+        .await?;
     ensure!(cliques.items.len() == 2, "one unit of each role is left");
     Ok(())
 }
@@ -214,25 +281,47 @@ async fn lost_metrics_hold_and_another_writer_is_noticed() -> Result<()> {
     // No answer from the gateway: whatever happens there, nothing is removed.
     gateway.answer_scrapes(false);
     gateway.load(0.0);
-    let is_metrics = |status: &ScalingPolicyStatus, value: &str| status.conditions.iter().any(|each| each.type_ == "MetricsAvailable" && each.status == value);
-    world.until("qwen3", "the loss to be told", |status| is_metrics(status, "False")).await?;
+    let is_metrics = |status: &ScalingPolicyStatus, value: &str| {
+        status
+            .conditions
+            .iter()
+            .any(|each| each.type_ == "MetricsAvailable" && each.status == value)
+    };
+    world
+        .until("qwen3", "the loss to be told", |status| {
+            is_metrics(status, "False")
+        })
+        .await?;
     ensure!(wanted(&world.status("qwen3").await?) == [3, 3]);
     gateway.load(25.0);
     gateway.answer_scrapes(true);
-    world.until("qwen3", "the return to be told", |status| is_metrics(status, "True")).await?;
+    world
+        .until("qwen3", "the return to be told", |status| {
+            is_metrics(status, "True")
+        })
+        .await?;
     ensure!(wanted(&world.status("qwen3").await?) == [3, 3]);
 
     // Someone else sets another number twice: we stop writing and say so.
     let groups: Api<PodCliqueScalingGroup> = world.api();
     let scale = async |replicas: i32| {
         let patch = json!({"spec": {"replicas": replicas}});
-        groups.patch_scale("qwen3-0-decode", &kube::api::PatchParams::default(), &kube::api::Patch::Merge(&patch)).await
+        groups
+            .patch_scale(
+                "qwen3-0-decode",
+                &kube::api::PatchParams::default(),
+                &kube::api::Patch::Merge(&patch),
+            )
+            .await
     };
     for _ in 0..2 {
         scale(2).await?;
         wait::until(LIMIT, "our number again, or a conflict", || async {
             let status = world.status("qwen3").await?;
-            let conflict = status.conditions.iter().any(|each| each.type_ == "TargetConflict" && each.status == "True");
+            let conflict = status
+                .conditions
+                .iter()
+                .any(|each| each.type_ == "TargetConflict" && each.status == "True");
             let replicas = groups.get("qwen3-0-decode").await?.spec.replicas;
             ensure!(conflict || replicas == 3, "{replicas}: {}", brief(&status));
             anyhow::Ok(())
@@ -240,7 +329,12 @@ async fn lost_metrics_hold_and_another_writer_is_noticed() -> Result<()> {
         .await?;
     }
     world
-        .until("qwen3", "the conflict", |status| status.conditions.iter().any(|each| each.type_ == "TargetConflict" && each.status == "True"))
+        .until("qwen3", "the conflict", |status| {
+            status
+                .conditions
+                .iter()
+                .any(|each| each.type_ == "TargetConflict" && each.status == "True")
+        })
         .await?;
     wait::holds(Duration::from_secs(5), "the other one's number", || async {
         let replicas = groups.get("qwen3-0-decode").await?.spec.replicas;

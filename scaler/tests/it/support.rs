@@ -33,7 +33,12 @@ async fn install(cluster: &Cluster) -> Result<()> {
     let api: Api<CustomResourceDefinition> = Api::all(cluster.client());
     for definition in crds().into_iter().chain(crd::crds()) {
         let parameters = PatchParams::apply("tests").force();
-        api.patch(&definition.name_any(), &parameters, &Patch::Apply(&definition)).await?;
+        api.patch(
+            &definition.name_any(),
+            &parameters,
+            &Patch::Apply(&definition),
+        )
+        .await?;
     }
     let policies: Api<ScalingPolicy> = Api::all(cluster.client());
     let sets: Api<coppice_operator_api::PodCliqueSet> = Api::all(cluster.client());
@@ -49,7 +54,11 @@ async fn install(cluster: &Cluster) -> Result<()> {
 /// A program of the workspace, built beside the scaler.
 fn program(name: &str) -> Result<PathBuf> {
     let path = Path::new(env!("CARGO_BIN_EXE_coppice-scaler")).with_file_name(name);
-    ensure!(path.exists(), "{} is not built: run `cargo build -p {name}`", path.display());
+    ensure!(
+        path.exists(),
+        "{} is not built: run `cargo build -p {name}`",
+        path.display()
+    );
     Ok(path)
 }
 
@@ -60,10 +69,16 @@ impl Program {
     fn start(path: &Path, arguments: &[String], log: &str) -> Result<Self> {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("scaler-logs");
         std::fs::create_dir_all(&folder)?;
-        let log = std::fs::OpenOptions::new().create(true).append(true).open(folder.join(format!("{log}.log")))?;
+        let log = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(folder.join(format!("{log}.log")))?;
         let child = Command::new(path)
             .args(arguments)
-            .env("COPPICE_LOG", "info,coppice_scaler=debug,coppice_operator=info")
+            .env(
+                "COPPICE_LOG",
+                "info,coppice_scaler=debug,coppice_operator=info",
+            )
             .stdout(Stdio::from(log.try_clone()?))
             .stderr(Stdio::from(log))
             .spawn()
@@ -98,12 +113,30 @@ impl World {
     pub(crate) async fn new(name: &str) -> Result<Self> {
         let cluster = cluster().await?;
         let namespace = cluster.namespace(name).await?;
-        let identity = Identity { user: format!("scaler-{namespace}"), groups: Vec::new() };
-        grant(&cluster.client(), env!("CARGO_BIN_EXE_coppice-scaler").as_ref(), &namespace, &identity.user).await?;
+        let identity = Identity {
+            user: format!("scaler-{namespace}"),
+            groups: Vec::new(),
+        };
+        grant(
+            &cluster.client(),
+            env!("CARGO_BIN_EXE_coppice-scaler").as_ref(),
+            &namespace,
+            &identity.user,
+        )
+        .await?;
         let kubeconfig = cluster.kubeconfig_as(&identity)?;
         let client = cluster.client();
         let admin = String::new();
-        let mut world = Self { cluster, client, namespace, admin, kubeconfig, scaler: None, operator: None, _fleet: None };
+        let mut world = Self {
+            cluster,
+            client,
+            namespace,
+            admin,
+            kubeconfig,
+            scaler: None,
+            operator: None,
+            _fleet: None,
+        };
         world.start_scaler().await?;
         Ok(world)
     }
@@ -115,7 +148,10 @@ impl World {
         settings.name_prefix = format!("{}-", world.namespace);
         settings.labels = BTreeMap::from([("pool".to_owned(), world.namespace.clone())]);
         world._fleet = Some(Fleet::start(world.cluster, settings).await?);
-        let identity = Identity { user: format!("operator-{}", world.namespace), groups: vec!["system:masters".to_owned()] };
+        let identity = Identity {
+            user: format!("operator-{}", world.namespace),
+            groups: vec!["system:masters".to_owned()],
+        };
         let kubeconfig = world.cluster.kubeconfig_as(&identity)?;
         let admin = free_address()?;
         let arguments = [
@@ -125,7 +161,11 @@ impl World {
             "--leader-elect=false".to_owned(),
             format!("--namespace={}", world.namespace),
         ];
-        world.operator = Some(Program::start(&program("coppice-operator")?, &arguments, &format!("{}-operator", world.namespace))?);
+        world.operator = Some(Program::start(
+            &program("coppice-operator")?,
+            &arguments,
+            &format!("{}-operator", world.namespace),
+        )?);
         ready(&admin, "the operator").await?;
         Ok(world)
     }
@@ -145,7 +185,11 @@ impl World {
             "--scrape-interval=500ms".to_owned(),
             "--window=2s".to_owned(),
         ];
-        self.scaler = Some(Program::start(env!("CARGO_BIN_EXE_coppice-scaler").as_ref(), &arguments, &self.namespace)?);
+        self.scaler = Some(Program::start(
+            env!("CARGO_BIN_EXE_coppice-scaler").as_ref(),
+            &arguments,
+            &self.namespace,
+        )?);
         ready(&self.admin, "the scaler").await
     }
 
@@ -172,7 +216,12 @@ impl World {
     }
 
     /// Waits until the record of `policy` is as `look` wants it.
-    pub(crate) async fn until(&self, policy: &str, what: &str, look: impl Fn(&ScalingPolicyStatus) -> bool) -> Result<ScalingPolicyStatus> {
+    pub(crate) async fn until(
+        &self,
+        policy: &str,
+        what: &str,
+        look: impl Fn(&ScalingPolicyStatus) -> bool,
+    ) -> Result<ScalingPolicyStatus> {
         let found = wait::until(LIMIT, what, || async {
             let status = self.status(policy).await?;
             ensure!(look(&status), "{}", brief(&status));
@@ -189,7 +238,10 @@ impl World {
     pub(crate) fn writes(&self, mark: Mark) -> Result<Vec<Write>> {
         let user = format!("scaler-{}", self.namespace);
         let writes = self.cluster.audit().since(mark)?;
-        Ok(writes.into_iter().filter(|write| write.user == user && !write.is_lease()).collect())
+        Ok(writes
+            .into_iter()
+            .filter(|write| write.user == user && !write.is_lease())
+            .collect())
     }
 
     /// Waits until the scaler has written nothing for `period`.
@@ -205,7 +257,10 @@ impl World {
             .await;
             match quiet {
                 Ok(()) => return Ok(()),
-                Err(error) => ensure!(tokio::time::Instant::now() < deadline, "it goes on writing: {error}"),
+                Err(error) => ensure!(
+                    tokio::time::Instant::now() < deadline,
+                    "it goes on writing: {error}"
+                ),
             }
         }
     }
@@ -213,9 +268,22 @@ impl World {
 
 /// The record in a line.
 pub(crate) fn brief(status: &ScalingPolicyStatus) -> String {
-    let conditions = status.conditions.iter().map(|each| format!("{}={} {}: {}", each.type_, each.status, each.reason, each.message));
-    let sentence = status.decision.as_ref().map(|decision| decision.sentence.clone()).unwrap_or_default();
-    format!("{} | {sentence} | {}", coppice_scaler_api::summary(status), conditions.collect::<Vec<_>>().join("; "))
+    let conditions = status.conditions.iter().map(|each| {
+        format!(
+            "{}={} {}: {}",
+            each.type_, each.status, each.reason, each.message
+        )
+    });
+    let sentence = status
+        .decision
+        .as_ref()
+        .map(|decision| decision.sentence.clone())
+        .unwrap_or_default();
+    format!(
+        "{} | {sentence} | {}",
+        coppice_scaler_api::summary(status),
+        conditions.collect::<Vec<_>>().join("; ")
+    )
 }
 
 /// Wanted units of each role.
@@ -224,7 +292,9 @@ pub(crate) fn wanted(status: &ScalingPolicyStatus) -> Vec<u32> {
 }
 
 fn free_address() -> Result<String> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.to_string())
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
+        .local_addr()?
+        .to_string())
 }
 
 async fn ready(admin: &str, what: &str) -> Result<()> {
@@ -241,7 +311,12 @@ async fn ready(admin: &str, what: &str) -> Result<()> {
 pub(crate) async fn get(address: &str, path: &str) -> Result<String> {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let mut stream = tokio::net::TcpStream::connect(address).await?;
-    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").as_bytes()).await?;
+    stream
+        .write_all(
+            format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")
+                .as_bytes(),
+        )
+        .await?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await?;
     Ok(answer)
@@ -249,15 +324,30 @@ pub(crate) async fn get(address: &str, path: &str) -> Result<String> {
 
 /// Gives `user` what the program's own manifests give its service account in one namespace, its Lease there included.
 async fn grant(client: &Client, program: &Path, namespace: &str, user: &str) -> Result<()> {
-    let arguments = ["manifests", "--namespace", namespace, "--install-namespace", namespace];
-    let printed = Command::new(program).args(arguments).output().context("cannot print manifests")?;
-    ensure!(printed.status.success(), "{}", String::from_utf8_lossy(&printed.stderr));
-    let documents: Vec<serde_json::Value> = serde_saphyr::from_multiple(&String::from_utf8(printed.stdout)?)?;
+    let arguments = [
+        "manifests",
+        "--namespace",
+        namespace,
+        "--install-namespace",
+        namespace,
+    ];
+    let printed = Command::new(program)
+        .args(arguments)
+        .output()
+        .context("cannot print manifests")?;
+    ensure!(
+        printed.status.success(),
+        "{}",
+        String::from_utf8_lossy(&printed.stderr)
+    );
+    let documents: Vec<serde_json::Value> =
+        serde_saphyr::from_multiple(&String::from_utf8(printed.stdout)?)?;
     let mut wanted = Vec::new();
     for mut object in documents {
         let kind = object["kind"].as_str().unwrap_or_default().to_owned();
         if kind.ends_with("Binding") {
-            object["subjects"] = json!([{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": user}]);
+            object["subjects"] =
+                json!([{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": user}]);
         }
         if kind.starts_with("Role") {
             wanted.push(object.to_string());

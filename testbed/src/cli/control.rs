@@ -96,19 +96,36 @@ enum Switch {
 
 impl Action {
     fn commands(self) -> Vec<Command> {
-        let each = |nodes: Vec<String>, command: fn(String) -> Command| nodes.into_iter().map(command).collect();
+        let each = |nodes: Vec<String>, command: fn(String) -> Command| {
+            nodes.into_iter().map(command).collect()
+        };
         match self {
-            Self::KillNode { nodes, unfenced } => {
-                nodes.into_iter().map(|node| Command::KillNode { node, fenced: !unfenced }).collect()
-            }
+            Self::KillNode { nodes, unfenced } => nodes
+                .into_iter()
+                .map(|node| Command::KillNode {
+                    node,
+                    fenced: !unfenced,
+                })
+                .collect(),
             Self::ReviveNode { nodes } => each(nodes, |node| Command::ReviveNode { node }),
             Self::RemoveNode { nodes } => each(nodes, |node| Command::RemoveNode { node }),
             Self::AddNodes { count } => vec![Command::AddNodes { count }],
-            Self::CrashPod { pod, exit_code, stay_down } => vec![Command::CrashPod { pod, exit_code, stay_down }],
+            Self::CrashPod {
+                pod,
+                exit_code,
+                stay_down,
+            } => vec![Command::CrashPod {
+                pod,
+                exit_code,
+                stay_down,
+            }],
             Self::RecoverPod { pod } => vec![Command::RecoverPod { pod }],
             Self::SlowStarts { factor } => vec![Command::SlowStarts { factor }],
             Self::FreezeMetrics { state, pod } => {
-                vec![Command::FreezeMetrics { pod, frozen: state == Switch::On }]
+                vec![Command::FreezeMetrics {
+                    pod,
+                    frozen: state == Switch::On,
+                }]
             }
             Self::Status => vec![Command::Status],
         }
@@ -143,14 +160,23 @@ pub(crate) fn read_address(instance: &Instance) -> anyhow::Result<SocketAddr> {
         )
     })?;
     let value: Value = serde_json::from_slice(&text)?;
-    value["address"].as_str().context("no address in it")?.parse().context("its address")
+    value["address"]
+        .as_str()
+        .context("no address in it")?
+        .parse()
+        .context("its address")
 }
 
 pub(crate) async fn get_state(address: SocketAddr) -> anyhow::Result<FleetState> {
     request(address, Method::GET, "/state", Vec::new()).await
 }
 
-async fn request(address: SocketAddr, method: Method, path: &str, body: Vec<u8>) -> anyhow::Result<FleetState> {
+async fn request(
+    address: SocketAddr,
+    method: Method,
+    path: &str,
+    body: Vec<u8>,
+) -> anyhow::Result<FleetState> {
     let request = Request::builder()
         .method(method)
         .uri(format!("http://{address}{path}"))
@@ -170,6 +196,9 @@ async fn request(address: SocketAddr, method: Method, path: &str, body: Vec<u8>)
     let value: Value = serde_json::from_slice(&body).unwrap_or_default();
     match value["error"].as_str() {
         Some(error) => bail!("{error}"),
-        None => bail!("the fleet answers {status}: {}", String::from_utf8_lossy(&body)),
+        None => bail!(
+            "the fleet answers {status}: {}",
+            String::from_utf8_lossy(&body)
+        ),
     }
 }

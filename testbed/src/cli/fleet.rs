@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use coppice_testbed::fleet::{Fleet, FleetSettings, FleetState, NodeShape, Startup, Topology, lease_period};
+use coppice_testbed::fleet::{
+    Fleet, FleetSettings, FleetState, NodeShape, Startup, Topology, lease_period,
+};
 use coppice_testbed::{Instance, Started, client_config, fleet as testbed_fleet, wait};
 use kube::Client;
 use serde_json::json;
@@ -48,13 +50,25 @@ pub(crate) struct FleetArguments {
     #[arg(long, default_value_t = 4)]
     blocks_per_zone: usize,
     /// Label keys that carry the rack, separated by commas.
-    #[arg(long, value_delimiter = ',', default_value = "topology.kubernetes.io/rack")]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "topology.kubernetes.io/rack"
+    )]
     rack_key: Vec<String>,
     /// Label keys that carry the block, separated by commas.
-    #[arg(long, value_delimiter = ',', default_value = "topology.kubernetes.io/block")]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "topology.kubernetes.io/block"
+    )]
     block_key: Vec<String>,
     /// Label keys that carry the zone, separated by commas.
-    #[arg(long, value_delimiter = ',', default_value = "topology.kubernetes.io/zone")]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "topology.kubernetes.io/zone"
+    )]
     zone_key: Vec<String>,
     /// A further label of every node; repeatable.
     #[arg(long, value_name = "KEY=VALUE", value_parser = label)]
@@ -80,13 +94,16 @@ pub(crate) struct FleetArguments {
 }
 
 fn label(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or_else(|| format!("{text:?} is not KEY=VALUE"))?;
+    let (key, value) = text
+        .split_once('=')
+        .ok_or_else(|| format!("{text:?} is not KEY=VALUE"))?;
     Ok((key.to_owned(), value.to_owned()))
 }
 
 impl FleetArguments {
     pub(crate) fn lease_period(&self) -> Duration {
-        self.lease_period.unwrap_or_else(|| lease_period(self.nodes))
+        self.lease_period
+            .unwrap_or_else(|| lease_period(self.nodes))
     }
 
     fn settings(&self, control: SocketAddr) -> FleetSettings {
@@ -108,7 +125,11 @@ impl FleetArguments {
             },
             name_prefix: self.node_prefix.clone(),
             labels: self.node_label.iter().cloned().collect::<BTreeMap<_, _>>(),
-            startup: Startup { median: self.startup, spread: self.startup_spread, seed: self.seed },
+            startup: Startup {
+                median: self.startup,
+                spread: self.startup_spread,
+                seed: self.seed,
+            },
             lease_period: self.lease_period,
             engine_program: self.engine_program.clone(),
             control: Some(control),
@@ -161,9 +182,18 @@ impl FleetArguments {
             format!("--startup-spread={startup_spread}"),
             format!("--seed={seed}"),
         ];
-        arguments.extend(node_label.iter().map(|(key, value)| format!("--node-label={key}={value}")));
-        arguments.extend(lease_period.map(|period| format!("--lease-period={}ms", period.as_millis())));
-        arguments.extend(engine_program.as_ref().map(|program| format!("--engine-program={}", program.display())));
+        arguments.extend(
+            node_label
+                .iter()
+                .map(|(key, value)| format!("--node-label={key}={value}")),
+        );
+        arguments
+            .extend(lease_period.map(|period| format!("--lease-period={}ms", period.as_millis())));
+        arguments.extend(
+            engine_program
+                .as_ref()
+                .map(|program| format!("--engine-program={}", program.display())),
+        );
         arguments
     }
 }
@@ -190,19 +220,38 @@ impl Run {
         tracing_subscriber::fmt()
             .with_writer(std::io::stderr)
             .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-            .with_env_filter(tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into()))
+            .with_env_filter(
+                tracing_subscriber::EnvFilter::try_from_default_env()
+                    .unwrap_or_else(|_| "info".into()),
+            )
             .init();
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let settings = self.fleet.settings(self.control);
-        let instance = if self.kubeconfig.is_none() { Some(self.which.instance()?) } else { None };
-        let path = instance.as_ref().map(Instance::kubeconfig).or(self.kubeconfig).context("no cluster given")?;
-        let config =
-            client_config(&path).await.with_context(|| format!("cannot use kubeconfig {}", path.display()))?;
-        let config = if instance.is_some() { testbed_fleet::as_fleet(config) } else { config };
+        let instance = if self.kubeconfig.is_none() {
+            Some(self.which.instance()?)
+        } else {
+            None
+        };
+        let path = instance
+            .as_ref()
+            .map(Instance::kubeconfig)
+            .or(self.kubeconfig)
+            .context("no cluster given")?;
+        let config = client_config(&path)
+            .await
+            .with_context(|| format!("cannot use kubeconfig {}", path.display()))?;
+        let config = if instance.is_some() {
+            testbed_fleet::as_fleet(config)
+        } else {
+            config
+        };
         let fleet = Fleet::start_on(config, settings).await?;
         if let Some(address) = fleet.control_address() {
-            complain(&format!("{} nodes are up; control endpoint http://{address}", self.fleet.nodes));
+            complain(&format!(
+                "{} nodes are up; control endpoint http://{address}",
+                self.fleet.nodes
+            ));
             if let Some(instance) = &instance {
                 let path = address_file(instance);
                 std::fs::write(&path, json!({"address": address}).to_string())
@@ -245,7 +294,11 @@ pub(crate) async fn await_nodes(started: &Started, fleet: &FleetArguments) -> an
         Ok(None) => {}
         Ok(Some(status)) => {
             let text = std::fs::read_to_string(&log).unwrap_or_default();
-            bail!("the fleet ended during the start ({status}); {}:\n{}", log.display(), text.trim());
+            bail!(
+                "the fleet ended during the start ({status}); {}:\n{}",
+                log.display(),
+                text.trim()
+            );
         }
         Err(error) => return Err(error).with_context(|| format!("see {}", log.display())),
     }

@@ -96,13 +96,17 @@ impl Arguments {
 }
 
 fn block_on(work: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(work)
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?
+        .block_on(work)
 }
 
 /// Reads `500ms`, `10s`, `2m`.
 fn duration(text: &str) -> Result<Duration, String> {
-    let parsed: jiff::SignedDuration =
-        text.parse().map_err(|e| format!("{e}; write a duration such as 500ms, 10s or 2m"))?;
+    let parsed: jiff::SignedDuration = text
+        .parse()
+        .map_err(|e| format!("{e}; write a duration such as 500ms, 10s or 2m"))?;
     Duration::try_from(parsed).map_err(|_| "a duration cannot be negative".to_owned())
 }
 
@@ -111,7 +115,10 @@ fn say(text: &str) {
     println!("{text}");
 }
 
-#[expect(clippy::print_stderr, reason = "messages for the person at the terminal")]
+#[expect(
+    clippy::print_stderr,
+    reason = "messages for the person at the terminal"
+)]
 fn complain(text: &str) {
     eprintln!("{text}");
 }

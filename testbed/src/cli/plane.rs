@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use clap::Args;
 use coppice_testbed::{
-    Component, ExtraProcess, Identity, Instance, Liveness, Profile, Settings, Started, control_plane_program, start,
+    Component, ExtraProcess, Identity, Instance, Liveness, Profile, Settings, Started,
+    control_plane_program, start,
 };
 
 use super::demo::{Places, Programs};
@@ -76,7 +77,11 @@ impl Up {
             })?;
             fleet::await_nodes(&started, &self.fleet).await?;
         }
-        let started = if self.with_coppice { self.start_coppice(started).await? } else { started };
+        let started = if self.with_coppice {
+            self.start_coppice(started).await?
+        } else {
+            started
+        };
         started.detach()?;
         complain(&format!(
             "testbed {name:?} ({}, profile {}) is up after {:.1} s; logs in {}",
@@ -90,10 +95,18 @@ impl Up {
     }
 
     async fn start_coppice(&self, started: Started) -> anyhow::Result<Started> {
-        let places = Places::new(self.which.name.clone(), self.which.dir.clone(), "samples".into());
+        let places = Places::new(
+            self.which.name.clone(),
+            self.which.dir.clone(),
+            "samples".into(),
+        );
         let mut programs = Programs::beside(started)?;
         programs.start_coppice(&places).await?;
-        complain(&format!("scaler: {}  gateway: {}", programs.scaler_page(), programs.gateway_url()));
+        complain(&format!(
+            "scaler: {}  gateway: {}",
+            programs.scaler_page(),
+            programs.gateway_url()
+        ));
         Ok(programs.into_started())
     }
 
@@ -101,7 +114,10 @@ impl Up {
         let extra_arguments = [
             (Component::Etcd, self.etcd_arg.clone()),
             (Component::ApiServer, self.api_server_arg.clone()),
-            (Component::ControllerManager, self.controller_manager_arg.clone()),
+            (
+                Component::ControllerManager,
+                self.controller_manager_arg.clone(),
+            ),
             (Component::Scheduler, self.scheduler_arg.clone()),
         ];
         Settings {
@@ -135,7 +151,9 @@ impl Down {
         let instances = if self.all {
             Instance::all(&self.which.dir)
                 .into_iter()
-                .filter(|instance| !instance.name.starts_with("test-") || instance.liveness() == Liveness::Dead)
+                .filter(|instance| {
+                    !instance.name.starts_with("test-") || instance.liveness() == Liveness::Dead
+                })
                 .collect()
         } else {
             vec![self.which.instance()?]
@@ -185,11 +203,19 @@ impl Status {
                 }
             }
             if instances.is_empty() {
-                say(&format!("no testbed in {}; start one with `coppice-testbed up`", self.dir.display()));
+                say(&format!(
+                    "no testbed in {}; start one with `coppice-testbed up`",
+                    self.dir.display()
+                ));
             }
         }
-        let running = !instances.is_empty() && instances.iter().all(|i| i.liveness() == Liveness::Running);
-        Ok(if running { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        let running =
+            !instances.is_empty() && instances.iter().all(|i| i.liveness() == Liveness::Running);
+        Ok(if running {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        })
     }
 }
 
@@ -199,8 +225,11 @@ fn describe(instance: &Instance) -> String {
         Liveness::Degraded { ended } => format!("degraded, ended: {}", ended.join(", ")),
         Liveness::Dead => "dead".to_owned(),
     };
-    let processes: Vec<_> =
-        instance.processes.iter().map(|record| format!("{} {}", record.name, record.process.pid)).collect();
+    let processes: Vec<_> = instance
+        .processes
+        .iter()
+        .map(|record| format!("{} {}", record.name, record.process.pid))
+        .collect();
     format!(
         "{}: {state}\n  Kubernetes {}, profile {}, {}\n  kubeconfig: {}\n  logs: {}\n  processes: {}",
         instance.name,
@@ -216,8 +245,13 @@ fn describe(instance: &Instance) -> String {
 /// Prints `export KUBECONFIG=…`.
 pub(crate) fn env(which: &Which) -> anyhow::Result<ExitCode> {
     let instance = which.instance()?;
-    let quote = |path: std::path::PathBuf| format!("'{}'", path.display().to_string().replace('\'', r"'\''"));
-    say(&format!("export KUBECONFIG={}", quote(instance.kubeconfig())));
+    let quote = |path: std::path::PathBuf| {
+        format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
+    };
+    say(&format!(
+        "export KUBECONFIG={}",
+        quote(instance.kubeconfig())
+    ));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -240,11 +274,14 @@ impl KubeconfigArguments {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let instance = self.which.instance()?;
         let identity = match (self.user, self.service_account) {
-            (Some(user), _) => Some(Identity { user, groups: self.group }),
+            (Some(user), _) => Some(Identity {
+                user,
+                groups: self.group,
+            }),
             (None, Some(account)) => {
-                let (namespace, name) = account
-                    .split_once('/')
-                    .with_context(|| format!("--service-account {account:?} is not NAMESPACE/NAME"))?;
+                let (namespace, name) = account.split_once('/').with_context(|| {
+                    format!("--service-account {account:?} is not NAMESPACE/NAME")
+                })?;
                 Some(Identity::service_account(namespace, name))
             }
             (None, None) => None,
@@ -289,5 +326,9 @@ pub(crate) fn kube_version() -> anyhow::Result<ExitCode> {
         .output()
         .with_context(|| format!("cannot run {}", program.display()))?;
     say(String::from_utf8_lossy(&output.stdout).trim());
-    Ok(if output.status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if output.status.success() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }

@@ -38,7 +38,9 @@ impl Writes {
             }
         };
         let mut writes = log.since(mark).context(no_log)?;
-        writes.retain(|write| write.user.contains(&self.user) && !(self.without_leases && write.is_lease()));
+        writes.retain(|write| {
+            write.user.contains(&self.user) && !(self.without_leases && write.is_lease())
+        });
         let counts = count(&writes);
         let mut totals = BTreeMap::<&str, usize>::new();
         for ((user, verb, resource), count) in &counts {

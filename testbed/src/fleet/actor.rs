@@ -46,7 +46,9 @@ pub(super) enum Effect {
     /// Give `Woken` after this time; it replaces an earlier wish.
     Wake(Duration),
     StartEngine,
-    DrainEngine { grace: Duration },
+    DrainEngine {
+        grace: Duration,
+    },
     StopEngine,
     /// Remove the pod object for good.
     Delete,
@@ -123,12 +125,21 @@ impl Actor {
     /// A pod that was just scheduled. `gate_open`: it need not wait for other cliques.
     pub(super) fn arrive(script: Script, gate_open: bool, conduct: Conduct) -> (Self, Vec<Effect>) {
         let mut actor = Self::new(script, Stage::Held, conduct.now);
-        let effects = if gate_open { actor.begin(conduct) } else { vec![Effect::Publish] };
+        let effects = if gate_open {
+            actor.begin(conduct)
+        } else {
+            vec![Effect::Publish]
+        };
         (actor, effects)
     }
 
     /// A pod that ran before this fleet did: it keeps what its status says.
-    pub(super) fn adopt(script: Script, restarts: u32, since: Timestamp, now: Timestamp) -> (Self, Vec<Effect>) {
+    pub(super) fn adopt(
+        script: Script,
+        restarts: u32,
+        since: Timestamp,
+        now: Timestamp,
+    ) -> (Self, Vec<Effect>) {
         let mut actor = Self::new(script, Stage::Ready, now);
         actor.restarts = restarts;
         actor.arrived = since;
@@ -148,7 +159,17 @@ impl Actor {
     }
 
     fn new(script: Script, stage: Stage, now: Timestamp) -> Self {
-        Self { script, stage, restarts: 0, last: None, arrived: now, started: now, starts: 0, deletion: None, is_cut_off: false }
+        Self {
+            script,
+            stage,
+            restarts: 0,
+            last: None,
+            arrived: now,
+            started: now,
+            starts: 0,
+            deletion: None,
+            is_cut_off: false,
+        }
     }
 
     /// Tells the pod what happened.
@@ -167,10 +188,23 @@ impl Actor {
                 self.crash(1, error, Some(pause), conduct)
             }
             Input::EngineFailed(_) if self.stage == Stage::Draining => self.remove(),
-            Input::Crash { exit_code, stay_down } if self.is_running() => {
-                self.crash(exit_code, "crashed by command".to_owned(), (!stay_down).then_some(Duration::ZERO), conduct)
+            Input::Crash {
+                exit_code,
+                stay_down,
+            } if self.is_running() => self.crash(
+                exit_code,
+                "crashed by command".to_owned(),
+                (!stay_down).then_some(Duration::ZERO),
+                conduct,
+            ),
+            Input::Recover
+                if self.stage
+                    == (Stage::Down {
+                        until_recovered: true,
+                    }) =>
+            {
+                self.begin(conduct)
             }
-            Input::Recover if self.stage == (Stage::Down { until_recovered: true }) => self.begin(conduct),
             Input::Deleted { grace } => self.delete(grace, conduct),
             Input::NodeDied if self.stage != Stage::Removed => self.lose(conduct),
             Input::NodeBack if self.stage != Stage::Removed => {
@@ -223,12 +257,16 @@ impl Actor {
                 vec![Effect::StartEngine]
             }
             Stage::Starting => self.become_ready(),
-            Stage::Down { until_recovered: false } => self.begin(conduct),
+            Stage::Down {
+                until_recovered: false,
+            } => self.begin(conduct),
             Stage::Draining => self.remove(),
             Stage::Held
             | Stage::Opening
             | Stage::Ready
-            | Stage::Down { until_recovered: true }
+            | Stage::Down {
+                until_recovered: true,
+            }
             | Stage::Ended { .. }
             | Stage::Lost
             | Stage::Removed => vec![],
@@ -252,14 +290,21 @@ impl Actor {
         if self.script.engine.is_some() {
             effects.push(Effect::StopEngine);
         }
-        self.last = Some(Termination { exit_code, message, started_at: self.started, finished_at: conduct.now });
+        self.last = Some(Termination {
+            exit_code,
+            message,
+            started_at: self.started,
+            finished_at: conduct.now,
+        });
         let restarts = match self.script.restart {
             Restart::Always => true,
             Restart::OnFailure => exit_code != 0,
             Restart::Never => false,
         };
         if !restarts {
-            self.stage = Stage::Ended { succeeded: exit_code == 0 };
+            self.stage = Stage::Ended {
+                succeeded: exit_code == 0,
+            };
             effects.push(Effect::Publish);
             return effects;
         }
@@ -270,11 +315,15 @@ impl Actor {
                 effects.extend(self.begin(Conduct { startup, ..conduct }));
             }
             Some(pause) => {
-                self.stage = Stage::Down { until_recovered: false };
+                self.stage = Stage::Down {
+                    until_recovered: false,
+                };
                 effects.extend([Effect::Publish, Effect::Wake(pause)]);
             }
             None => {
-                self.stage = Stage::Down { until_recovered: true };
+                self.stage = Stage::Down {
+                    until_recovered: true,
+                };
                 effects.push(Effect::Publish);
             }
         }
@@ -319,7 +368,11 @@ impl Actor {
 
     fn remove(&mut self) -> Vec<Effect> {
         self.stage = Stage::Removed;
-        if self.script.engine.is_some() { vec![Effect::StopEngine, Effect::Delete] } else { vec![Effect::Delete] }
+        if self.script.engine.is_some() {
+            vec![Effect::StopEngine, Effect::Delete]
+        } else {
+            vec![Effect::Delete]
+        }
     }
 
     fn lose(&mut self, conduct: Conduct) -> Vec<Effect> {
@@ -328,7 +381,12 @@ impl Actor {
         if self.is_running() || self.stage == Stage::Draining {
             self.restarts += 1;
             let message = "the node stopped".to_owned();
-            self.last = Some(Termination { exit_code: 255, message, started_at: self.started, finished_at: conduct.now });
+            self.last = Some(Termination {
+                exit_code: 255,
+                message,
+                started_at: self.started,
+                finished_at: conduct.now,
+            });
             if self.script.engine.is_some() {
                 effects.push(Effect::StopEngine);
             }

@@ -34,11 +34,20 @@ impl Addresses {
                 Err(error) => return Err(error),
             }
         }
-        Err(io::Error::new(io::ErrorKind::AddrInUse, format!("fleets use all {BLOCKS} blocks of 127.64.0.0/10")))
+        Err(io::Error::new(
+            io::ErrorKind::AddrInUse,
+            format!("fleets use all {BLOCKS} blocks of 127.64.0.0/10"),
+        ))
     }
 
     fn of_block(block: u8, claim: Option<TcpListener>) -> Self {
-        Self { block, next: 0, free: VecDeque::new(), taken: BTreeSet::new(), _claim: claim }
+        Self {
+            block,
+            next: 0,
+            free: VecDeque::new(),
+            taken: BTreeSet::new(),
+            _claim: claim,
+        }
     }
 
     /// An address that nobody has. Addresses come back into use as late as possible.
@@ -87,7 +96,11 @@ mod tests {
         assert!(addresses.keep(Ipv4Addr::new(127, 70, 0, 2)));
         let first = addresses.take().unwrap();
         assert_eq!(first, Ipv4Addr::new(127, 70, 0, 1));
-        assert_eq!(addresses.take().unwrap(), Ipv4Addr::new(127, 70, 0, 3), "0.2 is kept by a pod");
+        assert_eq!(
+            addresses.take().unwrap(),
+            Ipv4Addr::new(127, 70, 0, 3),
+            "0.2 is kept by a pod"
+        );
         addresses.release(first);
         for _ in 4..CLAIM_HOST {
             assert_ne!(addresses.take().unwrap(), first);

@@ -6,7 +6,12 @@ use serde::{Deserialize, Serialize};
 
 /// A command to a running fleet.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "command", rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
+#[serde(
+    tag = "command",
+    rename_all = "camelCase",
+    rename_all_fields = "camelCase",
+    deny_unknown_fields
+)]
 pub enum Command {
     /// Register more nodes; they continue the numbering.
     AddNodes {
@@ -81,10 +86,14 @@ fn one() -> i32 {
 #[derive(Debug, Clone, thiserror::Error, PartialEq)]
 pub enum CommandError {
     /// The fleet has no such node.
-    #[error("the fleet has no node {0:?}; `kubectl get nodes -l testbed.coppice.dev/fleet` lists its nodes")]
+    #[error(
+        "the fleet has no node {0:?}; `kubectl get nodes -l testbed.coppice.dev/fleet` lists its nodes"
+    )]
     NoSuchNode(String),
     /// The fleet plays no such pod.
-    #[error("the fleet plays no pod {0:?}; it must be bound to one of its nodes, and written NAMESPACE/POD")]
+    #[error(
+        "the fleet plays no pod {0:?}; it must be bound to one of its nodes, and written NAMESPACE/POD"
+    )]
     NoSuchPod(String),
     /// The pod or node is in no state for it.
     #[error("{subject} is {state}; {what} needs {needs}")]
@@ -142,15 +151,28 @@ pub struct FleetState {
 
 impl std::fmt::Display for FleetState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let pods: Vec<_> = self.pods.iter().map(|(stage, count)| format!("{count} {stage}")).collect();
+        let pods: Vec<_> = self
+            .pods
+            .iter()
+            .map(|(stage, count)| format!("{count} {stage}"))
+            .collect();
         write!(f, "{} nodes", self.nodes)?;
         if !self.dead_nodes.is_empty() {
-            write!(f, " ({} dead: {})", self.dead_nodes.len(), self.dead_nodes.join(", "))?;
+            write!(
+                f,
+                " ({} dead: {})",
+                self.dead_nodes.len(),
+                self.dead_nodes.join(", ")
+            )?;
         }
         write!(
             f,
             "; pods: {}; {} engines; {} writes, {:.2} s behind",
-            if pods.is_empty() { "none".to_owned() } else { pods.join(", ") },
+            if pods.is_empty() {
+                "none".to_owned()
+            } else {
+                pods.join(", ")
+            },
             self.engines,
             self.writes,
             self.behind_seconds,
@@ -167,11 +189,18 @@ mod tests {
         let read = |text| serde_json::from_str::<Command>(text);
         assert_eq!(
             read(r#"{"command":"killNode","node":"n"}"#).unwrap(),
-            Command::KillNode { node: "n".to_owned(), fenced: true }
+            Command::KillNode {
+                node: "n".to_owned(),
+                fenced: true
+            }
         );
         assert_eq!(
             read(r#"{"command":"crashPod","pod":"a/b"}"#).unwrap(),
-            Command::CrashPod { pod: "a/b".to_owned(), exit_code: 1, stay_down: false }
+            Command::CrashPod {
+                pod: "a/b".to_owned(),
+                exit_code: 1,
+                stay_down: false
+            }
         );
         assert!(read(r#"{"command":"killNode","name":"n"}"#).is_err());
     }

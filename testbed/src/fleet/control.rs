@@ -23,7 +23,9 @@ pub(super) async fn ask(
     command: Command,
 ) -> Result<FleetState, CommandError> {
     let (reply, answer) = oneshot::channel();
-    commands.send(Envelope { command, reply }).map_err(|_| CommandError::Ended)?;
+    commands
+        .send(Envelope { command, reply })
+        .map_err(|_| CommandError::Ended)?;
     answer.await.map_err(|_| CommandError::Ended)?
 }
 
@@ -34,12 +36,18 @@ pub(super) async fn serve(
 ) -> std::io::Result<SocketAddr> {
     let listener = TcpListener::bind(address).await?;
     let address = listener.local_addr()?;
-    let router = Router::new().route("/command", post(command)).route("/state", get(state)).with_state(commands);
+    let router = Router::new()
+        .route("/command", post(command))
+        .route("/state", get(state))
+        .with_state(commands);
     tokio::spawn(async move { axum::serve(listener, router).await });
     Ok(address)
 }
 
-async fn command(State(commands): State<mpsc::UnboundedSender<Envelope>>, Json(command): Json<Command>) -> Response {
+async fn command(
+    State(commands): State<mpsc::UnboundedSender<Envelope>>,
+    Json(command): Json<Command>,
+) -> Response {
     respond(ask(&commands, command).await)
 }
 

@@ -71,7 +71,16 @@ impl Engines {
     /// No process is started yet. Events come out of the second value.
     pub(super) fn new(program: Option<PathBuf>) -> (Self, mpsc::UnboundedReceiver<EngineEvent>) {
         let (events, receiver) = mpsc::unbounded_channel();
-        (Self { program, child: None, events, open: HashSet::new(), frozen: false }, receiver)
+        (
+            Self {
+                program,
+                child: None,
+                events,
+                open: HashSet::new(),
+                frozen: false,
+            },
+            receiver,
+        )
     }
 
     /// Serves an engine at `address`. Failing is an event, too.
@@ -80,11 +89,16 @@ impl Engines {
             && let Err(error) = self.spawn()
         {
             self.open.insert(id.to_owned());
-            self.emit(EngineEvent::Failed { id: id.to_owned(), error });
+            self.emit(EngineEvent::Failed {
+                id: id.to_owned(),
+                error,
+            });
             return;
         }
         self.open.insert(id.to_owned());
-        self.send(json!({"op": "start", "id": id, "address": address.to_string(), "args": arguments}));
+        self.send(
+            json!({"op": "start", "id": id, "address": address.to_string(), "args": arguments}),
+        );
     }
 
     /// Whether the engine was started and did not end.
@@ -130,9 +144,16 @@ impl Engines {
 
     /// Closes the child's input and waits for its end.
     pub(super) async fn end(&mut self) {
-        if let Some(Running { mut child, requests }) = self.child.take() {
+        if let Some(Running {
+            mut child,
+            requests,
+        }) = self.child.take()
+        {
             drop(requests);
-            if tokio::time::timeout(Duration::from_secs(5), child.wait()).await.is_err() {
+            if tokio::time::timeout(Duration::from_secs(5), child.wait())
+                .await
+                .is_err()
+            {
                 warn!("the engine process does not end; killing it");
                 // It may have ended by now; then there is nothing to kill.
                 drop(child.kill().await);
@@ -162,13 +183,20 @@ impl Engines {
             .spawn()
             .map_err(|e| format!("cannot start {}: {e}", program.display()))?;
         let (Some(mut input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err(format!("{} has no standard input or output", program.display()));
+            return Err(format!(
+                "{} has no standard input or output",
+                program.display()
+            ));
         };
         info!(program = %program.display(), "serving engines");
         let (requests, mut queue) = mpsc::unbounded_channel::<Value>();
         tokio::spawn(async move {
             while let Some(request) = queue.recv().await {
-                if input.write_all(format!("{request}\n").as_bytes()).await.is_err() {
+                if input
+                    .write_all(format!("{request}\n").as_bytes())
+                    .await
+                    .is_err()
+                {
                     return;
                 }
             }
@@ -179,7 +207,9 @@ impl Engines {
             while let Ok(Some(line)) = lines.next_line().await {
                 match serde_json::from_str(&line) {
                     Ok(event) => drop(events.send(event)),
-                    Err(error) => warn!(%line, %error, "the engine process says something else than events"),
+                    Err(error) => {
+                        warn!(%line, %error, "the engine process says something else than events")
+                    }
                 }
             }
             drop(events.send(EngineEvent::AllEnded("the engine process ended".to_owned())));
@@ -193,10 +223,15 @@ impl Engines {
 
     /// The setting, the environment, or a file beside this executable (test programs lie one folder deeper).
     fn find(&self) -> Result<PathBuf, String> {
-        if let Some(program) = self.program.clone().or_else(|| env::var_os(PROGRAM_VARIABLE).map(PathBuf::from)) {
+        if let Some(program) = self
+            .program
+            .clone()
+            .or_else(|| env::var_os(PROGRAM_VARIABLE).map(PathBuf::from))
+        {
             return Ok(program);
         }
-        let own = env::current_exe().map_err(|e| format!("cannot find this program's own file: {e}"))?;
+        let own =
+            env::current_exe().map_err(|e| format!("cannot find this program's own file: {e}"))?;
         own.ancestors().skip(1).take(2).map(|folder| folder.join(PROGRAM)).find(|path| path.is_file()).ok_or_else(|| {
             format!(
                 "no {PROGRAM} beside {}; build it with `cargo build -p {PROGRAM}`, or name it with --engine-program or \
@@ -213,7 +248,10 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     async fn next(events: &mut mpsc::UnboundedReceiver<EngineEvent>) -> EngineEvent {
-        tokio::time::timeout(Duration::from_secs(10), events.recv()).await.unwrap().unwrap()
+        tokio::time::timeout(Duration::from_secs(10), events.recv())
+            .await
+            .unwrap()
+            .unwrap()
     }
 
     /// A stand-in that answers every start by `listening` for a/b, and ends at "stop".
@@ -236,7 +274,11 @@ mod tests {
         let id = || "a/b".to_owned();
         engines.stop("a/b");
         engines.start("a/b", address, &[]);
-        assert_eq!(next(&mut events).await, EngineEvent::Listening { id: id() }, "nothing was stopped");
+        assert_eq!(
+            next(&mut events).await,
+            EngineEvent::Listening { id: id() },
+            "nothing was stopped"
+        );
         engines.drain("a/b", Duration::from_secs(1));
         let drained = next(&mut events).await;
         assert_eq!(drained, EngineEvent::Drained { id: id() });
@@ -255,9 +297,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_missing_program_fails_the_engine_and_names_the_way_out() {
-        let (mut engines, mut events) = Engines::new(Some(PathBuf::from("/nonexistent/coppice-loadtest")));
+        let (mut engines, mut events) =
+            Engines::new(Some(PathBuf::from("/nonexistent/coppice-loadtest")));
         engines.start("a/b", "127.64.0.1:8000".parse().unwrap(), &[]);
-        let EngineEvent::Failed { id, error } = next(&mut events).await else { panic!() };
+        let EngineEvent::Failed { id, error } = next(&mut events).await else {
+            panic!()
+        };
         assert_eq!(id, "a/b");
         assert!(error.contains("/nonexistent/coppice-loadtest"), "{error}");
     }

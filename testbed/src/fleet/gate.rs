@@ -10,8 +10,8 @@ use coppice_operator_plan::start::{self, Readiness, StartRules};
 use futures::{Stream, StreamExt};
 use kube::api::{ApiResource, Object};
 use kube::core::GroupVersionKind;
-use kube::runtime::watcher::{self, Event, watcher};
 use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, ResourceExt};
 use serde::Deserialize;
 use tracing::debug;
@@ -54,7 +54,10 @@ struct Waiting {
 
 impl std::fmt::Debug for Gate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Gate").field("ready", &self.ready).field("waiting", &self.waiting).finish_non_exhaustive()
+        f.debug_struct("Gate")
+            .field("ready", &self.ready)
+            .field("waiting", &self.waiting)
+            .finish_non_exhaustive()
     }
 }
 
@@ -76,16 +79,28 @@ impl Gate {
     /// # Errors
     ///
     /// The arguments cannot be read; the pod waits for ever, as its init container would fail for ever.
-    pub(super) fn enter(&mut self, uid: &str, namespace: &str, arguments: &[String]) -> Result<bool, String> {
-        let rules = StartRules::from_arguments(arguments.iter().map(String::as_str)).map_err(|e| e.to_string())?;
+    pub(super) fn enter(
+        &mut self,
+        uid: &str,
+        namespace: &str,
+        arguments: &[String],
+    ) -> Result<bool, String> {
+        let rules = StartRules::from_arguments(arguments.iter().map(String::as_str))
+            .map_err(|e| e.to_string())?;
         self.watch();
-        let waiting = Waiting { namespace: namespace.to_owned(), rules };
+        let waiting = Waiting {
+            namespace: namespace.to_owned(),
+            rules,
+        };
         if self.is_open(&waiting) {
             return Ok(true);
         }
         for clique in waiting.rules.cliques() {
             let key = (namespace.to_owned(), clique.to_owned());
-            self.by_clique.entry(key).or_default().insert(uid.to_owned());
+            self.by_clique
+                .entry(key)
+                .or_default()
+                .insert(uid.to_owned());
         }
         self.waiting.insert(uid.to_owned(), waiting);
         Ok(false)
@@ -93,7 +108,9 @@ impl Gate {
 
     /// The pod waits no more.
     pub(super) fn leave(&mut self, uid: &str) {
-        let Some(waiting) = self.waiting.remove(uid) else { return };
+        let Some(waiting) = self.waiting.remove(uid) else {
+            return;
+        };
         for clique in waiting.rules.cliques() {
             let key = (waiting.namespace.clone(), clique.to_owned());
             if let Some(pods) = self.by_clique.get_mut(&key) {
@@ -108,7 +125,9 @@ impl Gate {
     /// Waits for pods that may go on. For ever while nothing is watched. Nothing is lost when the wait is given up.
     pub(super) async fn next(&mut self) -> Vec<String> {
         loop {
-            let Some(cliques) = &mut self.cliques else { return std::future::pending().await };
+            let Some(cliques) = &mut self.cliques else {
+                return std::future::pending().await;
+            };
             match cliques.next().await {
                 Some(Ok(event)) => {
                     let open = self.take_in(event);
@@ -130,7 +149,11 @@ impl Gate {
                 "podcliques",
             );
             let api: Api<SlimClique> = Api::all_with(self.client.clone(), &kind);
-            self.cliques = Some(watcher(api, watcher::Config::default()).default_backoff().boxed());
+            self.cliques = Some(
+                watcher(api, watcher::Config::default())
+                    .default_backoff()
+                    .boxed(),
+            );
         }
     }
 
@@ -171,7 +194,10 @@ impl Gate {
     }
 
     fn note(&mut self, (namespace, name): &CliqueKey, ready: Option<u32>) {
-        self.ready.entry(namespace.clone()).or_default().note(name, ready);
+        self.ready
+            .entry(namespace.clone())
+            .or_default()
+            .note(name, ready);
     }
 
     fn opened_by(&mut self, key: &CliqueKey) -> Vec<String> {
@@ -180,7 +206,11 @@ impl Gate {
             .get(key)
             .into_iter()
             .flatten()
-            .filter(|uid| self.waiting.get(*uid).is_some_and(|waiting| self.is_open(waiting)))
+            .filter(|uid| {
+                self.waiting
+                    .get(*uid)
+                    .is_some_and(|waiting| self.is_open(waiting))
+            })
             .cloned()
             .collect();
         for uid in &open {

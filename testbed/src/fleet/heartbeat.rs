@@ -55,13 +55,19 @@ impl Heartbeats {
     }
 
     /// Registers nodes (index and address each), marks them ready and lets them beat.
-    pub(super) async fn register(&self, nodes: Vec<(usize, Ipv4Addr)>) -> Result<(), RegisterError> {
+    pub(super) async fn register(
+        &self,
+        nodes: Vec<(usize, Ipv4Addr)>,
+    ) -> Result<(), RegisterError> {
         let mut registered = stream::iter(nodes)
             .map(|(index, address)| async move {
                 let name = node::name(&self.settings.name_prefix, index);
                 self.register_one(&name, index, address)
                     .await
-                    .map_err(|e| RegisterError { node: name, reason: e.to_string() })
+                    .map_err(|e| RegisterError {
+                        node: name,
+                        reason: e.to_string(),
+                    })
             })
             .buffer_unordered(CONCURRENCY);
         while let Some(result) = registered.next().await {
@@ -72,11 +78,14 @@ impl Heartbeats {
 
     async fn register_one(&self, name: &str, index: usize, address: Ipv4Addr) -> kube::Result<()> {
         let object = node::object(&self.settings, index);
-        let wanted: Node = serde_json::from_value(object.clone()).map_err(kube::Error::SerdeError)?;
+        let wanted: Node =
+            serde_json::from_value(object.clone()).map_err(kube::Error::SerdeError)?;
         match self.nodes.create(&PostParams::default(), &wanted).await {
             // A node of an earlier fleet is taken over.
             Err(kube::Error::Api(status)) if status.code == 409 => {
-                self.nodes.patch(name, &PatchParams::default(), &Patch::Merge(&object)).await?;
+                self.nodes
+                    .patch(name, &PatchParams::default(), &Patch::Merge(&object))
+                    .await?;
             }
             other => drop(other?),
         }
@@ -90,7 +99,10 @@ impl Heartbeats {
         self.beating.lock().insert(name.to_owned(), false);
         let status = node::ready_status(&self.settings.shape, name, address, Timestamp::now());
         let patch = json!({"status": status});
-        self.nodes.patch_status(name, &PatchParams::default(), &Patch::Strategic(&patch)).await.map(drop)
+        self.nodes
+            .patch_status(name, &PatchParams::default(), &Patch::Strategic(&patch))
+            .await
+            .map(drop)
     }
 
     /// The node beats no more.
@@ -102,8 +114,14 @@ impl Heartbeats {
     pub(super) async fn unregister(&self, name: &str) -> kube::Result<()> {
         self.stop(name);
         for result in [
-            self.nodes.delete(name, &kube::api::DeleteParams::default()).await.map(drop),
-            self.leases.delete(name, &kube::api::DeleteParams::default()).await.map(drop),
+            self.nodes
+                .delete(name, &kube::api::DeleteParams::default())
+                .await
+                .map(drop),
+            self.leases
+                .delete(name, &kube::api::DeleteParams::default())
+                .await
+                .map(drop),
         ] {
             match result {
                 Err(kube::Error::Api(status)) if status.code == 404 => {}
@@ -116,7 +134,9 @@ impl Heartbeats {
     /// Renews leases for ever, each node once a period, evenly spread over it.
     pub(super) async fn run(self, period: Duration) {
         const TICK: Duration = Duration::from_millis(100);
-        let turns = usize::try_from(period.as_millis() / TICK.as_millis()).unwrap_or(usize::MAX).max(1);
+        let turns = usize::try_from(period.as_millis() / TICK.as_millis())
+            .unwrap_or(usize::MAX)
+            .max(1);
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
         let limit = Arc::new(tokio::sync::Semaphore::new(CONCURRENCY));
@@ -151,7 +171,11 @@ impl Heartbeats {
 
     async fn renew(&self, name: &str) -> kube::Result<()> {
         let patch = json!({"spec": {"renewTime": micro_time(Timestamp::now())}});
-        match self.leases.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await {
+        match self
+            .leases
+            .patch(name, &PatchParams::default(), &Patch::Merge(&patch))
+            .await
+        {
             Err(kube::Error::Api(status)) if status.code == 404 => self.create_lease(name).await,
             other => other.map(drop),
         }
@@ -169,7 +193,10 @@ impl Heartbeats {
         let lease: Lease = serde_json::from_value(lease).map_err(kube::Error::SerdeError)?;
         match self.leases.create(&PostParams::default(), &lease).await {
             Err(kube::Error::Api(status)) if status.code == 409 => {
-                warn!(node = name, "two fleets play this node; give one of them another --node-prefix");
+                warn!(
+                    node = name,
+                    "two fleets play this node; give one of them another --node-prefix"
+                );
                 Ok(())
             }
             other => other.map(drop),

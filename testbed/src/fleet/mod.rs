@@ -69,7 +69,9 @@ pub enum FleetError {
     #[error(transparent)]
     Command(#[from] CommandError),
     /// Nodes do not become schedulable.
-    #[error("nodes were registered but pods cannot be scheduled to them; does kube-controller-manager run?")]
+    #[error(
+        "nodes were registered but pods cannot be scheduled to them; does kube-controller-manager run?"
+    )]
     NotSchedulable(#[source] WaitError),
 }
 
@@ -107,13 +109,24 @@ impl Fleet {
         let (farewell, farewell_receiver) = oneshot::channel();
         let (ready, is_ready) = oneshot::channel();
         let nodes = settings.nodes;
-        let world = World { config: config.clone(), settings, addresses, commands: commands.clone() };
+        let world = World {
+            config: config.clone(),
+            settings,
+            addresses,
+            commands: commands.clone(),
+        };
         let thread = std::thread::Builder::new()
             .name("testbed-fleet".to_owned())
             .spawn(move || world.run(receiver, farewell_receiver, ready))
             .map_err(FleetError::Thread)?;
         let control = is_ready.await.map_err(|_| CommandError::Ended)??;
-        let fleet = Self { commands, farewell: Some(farewell), control, config, thread: Some(thread) };
+        let fleet = Self {
+            commands,
+            farewell: Some(farewell),
+            control,
+            config,
+            thread: Some(thread),
+        };
         if nodes > 0 {
             fleet.add_nodes(nodes).await?;
         }
@@ -152,8 +165,11 @@ impl Fleet {
     /// `limit` passed.
     pub async fn await_schedulable(&self, limit: Duration) -> Result<(), FleetError> {
         let state = self.state().await?;
-        let client = Client::try_from(self.config.clone()).map_err(|e| FleetError::Client(e.to_string()))?;
-        await_schedulable(&client, state.nodes - state.dead_nodes.len(), limit).await.map_err(FleetError::NotSchedulable)
+        let client =
+            Client::try_from(self.config.clone()).map_err(|e| FleetError::Client(e.to_string()))?;
+        await_schedulable(&client, state.nodes - state.dead_nodes.len(), limit)
+            .await
+            .map_err(FleetError::NotSchedulable)
     }
 
     /// Stops a node, as a power failure would; evicted pods are removed as a fencing site does it. See
@@ -163,7 +179,12 @@ impl Fleet {
     ///
     /// There is no such node.
     pub async fn kill_node(&self, node: &str) -> Result<(), CommandError> {
-        self.command(Command::KillNode { node: node.to_owned(), fenced: true }).await.map(drop)
+        self.command(Command::KillNode {
+            node: node.to_owned(),
+            fenced: true,
+        })
+        .await
+        .map(drop)
     }
 
     /// Starts a killed node again.
@@ -172,7 +193,11 @@ impl Fleet {
     ///
     /// There is no such node, or the API server refuses it.
     pub async fn revive_node(&self, node: &str) -> Result<(), CommandError> {
-        self.command(Command::ReviveNode { node: node.to_owned() }).await.map(drop)
+        self.command(Command::ReviveNode {
+            node: node.to_owned(),
+        })
+        .await
+        .map(drop)
     }
 
     /// Takes a node away for good.
@@ -181,7 +206,11 @@ impl Fleet {
     ///
     /// There is no such node, or the API server refuses it.
     pub async fn remove_node(&self, node: &str) -> Result<(), CommandError> {
-        self.command(Command::RemoveNode { node: node.to_owned() }).await.map(drop)
+        self.command(Command::RemoveNode {
+            node: node.to_owned(),
+        })
+        .await
+        .map(drop)
     }
 
     /// Ends all containers of a pod with exit code 1; its restart policy decides what follows.
@@ -191,7 +220,13 @@ impl Fleet {
     /// The fleet does not play the pod, or it does not run.
     pub async fn crash_pod(&self, namespace: &str, name: &str) -> Result<(), CommandError> {
         let pod = format!("{namespace}/{name}");
-        self.command(Command::CrashPod { pod, exit_code: 1, stay_down: false }).await.map(drop)
+        self.command(Command::CrashPod {
+            pod,
+            exit_code: 1,
+            stay_down: false,
+        })
+        .await
+        .map(drop)
     }
 
     /// Multiplies all start-up delays from now on.
@@ -208,9 +243,15 @@ impl Fleet {
     /// # Errors
     ///
     /// The fleet does not play the pod, or it is no engine.
-    pub async fn freeze_metrics(&self, pod: Option<(&str, &str)>, frozen: bool) -> Result<(), CommandError> {
+    pub async fn freeze_metrics(
+        &self,
+        pod: Option<(&str, &str)>,
+        frozen: bool,
+    ) -> Result<(), CommandError> {
         let pod = pod.map(|(namespace, name)| format!("{namespace}/{name}"));
-        self.command(Command::FreezeMetrics { pod, frozen }).await.map(drop)
+        self.command(Command::FreezeMetrics { pod, frozen })
+            .await
+            .map(drop)
     }
 
     /// What the fleet is doing.
@@ -253,26 +294,48 @@ impl Drop for Fleet {
 /// # Errors
 ///
 /// `limit` passed.
-pub async fn await_schedulable(client: &Client, count: usize, limit: Duration) -> Result<(), WaitError> {
+pub async fn await_schedulable(
+    client: &Client,
+    count: usize,
+    limit: Duration,
+) -> Result<(), WaitError> {
     let nodes: Api<Node> = Api::all(client.clone());
     let ours = ListParams::default().labels(node::FLEET_LABEL);
     wait::until(limit, &format!("{count} schedulable nodes"), || async {
         let nodes = nodes.list(&ours).await.map_err(|e| e.to_string())?.items;
-        let held: Vec<_> = nodes.iter().filter(|node| !is_schedulable(node)).map(ResourceExt::name_any).collect();
+        let held: Vec<_> = nodes
+            .iter()
+            .filter(|node| !is_schedulable(node))
+            .map(ResourceExt::name_any)
+            .collect();
         let schedulable = nodes.len() - held.len();
         if schedulable >= count {
             return Ok(());
         }
-        Err(format!("{schedulable} of {} nodes are schedulable, not {:?}", nodes.len(), held.first()))
+        Err(format!(
+            "{schedulable} of {} nodes are schedulable, not {:?}",
+            nodes.len(),
+            held.first()
+        ))
     })
     .await
 }
 
 fn is_schedulable(node: &Node) -> bool {
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
-    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
-    let is_ready = conditions.into_iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
-    is_ready && !taints.into_iter().flatten().any(|taint| taint.key.starts_with("node.kubernetes.io/"))
+    let conditions = node
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_ref());
+    let is_ready = conditions
+        .into_iter()
+        .flatten()
+        .any(|c| c.type_ == "Ready" && c.status == "True");
+    is_ready
+        && !taints
+            .into_iter()
+            .flatten()
+            .any(|taint| taint.key.starts_with("node.kubernetes.io/"))
 }
 
 /// The same administrator as the user `coppice-testbed-fleet`, so that the audit log tells the fleet's writes apart.
@@ -329,22 +392,45 @@ impl World {
 
     async fn prepare(
         self,
-    ) -> Result<(Driver, Client, mpsc::UnboundedReceiver<engines::EngineEvent>, Option<SocketAddr>), FleetError> {
-        let Self { config, settings, addresses, commands } = self;
-        let connect = || Client::try_from(config.clone()).map_err(|e| FleetError::Client(e.to_string()));
+    ) -> Result<
+        (
+            Driver,
+            Client,
+            mpsc::UnboundedReceiver<engines::EngineEvent>,
+            Option<SocketAddr>,
+        ),
+        FleetError,
+    > {
+        let Self {
+            config,
+            settings,
+            addresses,
+            commands,
+        } = self;
+        let connect =
+            || Client::try_from(config.clone()).map_err(|e| FleetError::Client(e.to_string()));
         let control = match settings.control {
             None => None,
             Some(address) => Some(
-                control::serve(address, commands).await.map_err(|source| FleetError::Control { address, source })?,
+                control::serve(address, commands)
+                    .await
+                    .map_err(|source| FleetError::Control { address, source })?,
             ),
         };
         let settings = Arc::new(settings);
         // Heartbeats have a connection of their own and never wait behind pods.
         let heartbeats = Heartbeats::new(connect()?, Arc::clone(&settings));
-        let period = settings.lease_period.unwrap_or_else(|| lease_period(settings.nodes));
+        let period = settings
+            .lease_period
+            .unwrap_or_else(|| lease_period(settings.nodes));
         tokio::spawn(heartbeats.clone().run(period));
         let (engines, events) = Engines::new(settings.engine_program.clone());
         let client = connect()?;
-        Ok((Driver::new(client.clone(), settings, heartbeats, addresses, engines), client, events, control))
+        Ok((
+            Driver::new(client.clone(), settings, heartbeats, addresses, engines),
+            client,
+            events,
+            control,
+        ))
     }
 }

@@ -24,13 +24,26 @@ pub(super) fn labels(settings: &FleetSettings, index: usize) -> BTreeMap<String,
     ]
     .map(|(key, value)| (key.to_owned(), value.to_owned()))
     .into();
-    let Topology { nodes_per_rack, racks_per_block, blocks_per_zone, rack_keys, block_keys, zone_keys } =
-        &settings.topology;
+    let Topology {
+        nodes_per_rack,
+        racks_per_block,
+        blocks_per_zone,
+        rack_keys,
+        block_keys,
+        zone_keys,
+    } = &settings.topology;
     let rack = index / (*nodes_per_rack).max(1);
     let block = rack / (*racks_per_block).max(1);
     let zone = block / (*blocks_per_zone).max(1);
-    for (keys, level, number) in [(rack_keys, "rack", rack), (block_keys, "block", block), (zone_keys, "zone", zone)] {
-        labels.extend(keys.iter().map(|key| (key.clone(), format!("{level}-{number}"))));
+    for (keys, level, number) in [
+        (rack_keys, "rack", rack),
+        (block_keys, "block", block),
+        (zone_keys, "zone", zone),
+    ] {
+        labels.extend(
+            keys.iter()
+                .map(|key| (key.clone(), format!("{level}-{number}"))),
+        );
     }
     labels.extend(settings.labels.clone());
     labels
@@ -50,7 +63,12 @@ pub(super) fn object(settings: &FleetSettings, index: usize) -> Value {
 }
 
 /// The status of a node that is ready.
-pub(super) fn ready_status(shape: &NodeShape, name: &str, address: Ipv4Addr, now: Timestamp) -> Value {
+pub(super) fn ready_status(
+    shape: &NodeShape,
+    name: &str,
+    address: Ipv4Addr,
+    now: Timestamp,
+) -> Value {
     let mut resources = json!({
         "cpu": shape.cpu,
         "memory": shape.memory,
@@ -106,7 +124,10 @@ mod tests {
     #[test]
     fn racks_blocks_and_zones_nest() {
         let mut settings = FleetSettings::new(0);
-        settings.topology.rack_keys.push("kubernetes.io/rack".to_owned());
+        settings
+            .topology
+            .rack_keys
+            .push("kubernetes.io/rack".to_owned());
         settings.labels.insert("pool".to_owned(), "h200".to_owned());
         let labels = labels(&settings, 4 * 4 * 4 + 4 * 4 + 4 + 1);
         assert_eq!(labels["topology.kubernetes.io/rack"], "rack-21");
@@ -119,10 +140,18 @@ mod tests {
 
     #[test]
     fn a_node_without_gpus_does_not_mention_them() {
-        let shape = NodeShape { gpus: 0, ..NodeShape::default() };
+        let shape = NodeShape {
+            gpus: 0,
+            ..NodeShape::default()
+        };
         let status = ready_status(&shape, "n", Ipv4Addr::LOCALHOST, Timestamp::UNIX_EPOCH);
         assert_eq!(status["allocatable"]["nvidia.com/gpu"], Value::Null);
-        let status = ready_status(&NodeShape::default(), "n", Ipv4Addr::LOCALHOST, Timestamp::UNIX_EPOCH);
+        let status = ready_status(
+            &NodeShape::default(),
+            "n",
+            Ipv4Addr::LOCALHOST,
+            Timestamp::UNIX_EPOCH,
+        );
         assert_eq!(status["allocatable"]["nvidia.com/gpu"], "8");
     }
 }

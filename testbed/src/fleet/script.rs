@@ -72,24 +72,43 @@ impl Script {
         let mut complaints = Vec::new();
         let mut annotation = |key: &str| {
             let text = pod.metadata.annotations.as_ref()?.get(key)?;
-            match text.parse::<jiff::SignedDuration>().ok().and_then(|d| Duration::try_from(d).ok()) {
+            match text
+                .parse::<jiff::SignedDuration>()
+                .ok()
+                .and_then(|d| Duration::try_from(d).ok())
+            {
                 Some(duration) => Some(duration),
                 None => {
-                    complaints.push(format!("annotation {key}: {text:?} is not a duration; write for instance 20s"));
+                    complaints.push(format!(
+                        "annotation {key}: {text:?} is not a duration; write for instance 20s"
+                    ));
                     None
                 }
             }
         };
         let startup = annotation(STARTUP);
         let shutdown = annotation(SHUTDOWN).unwrap_or_default();
-        let engines: Vec<_> = spec.containers.iter().filter(|c| is_engine(c)).map(|c| engine(pod, c)).collect();
+        let engines: Vec<_> = spec
+            .containers
+            .iter()
+            .filter(|c| is_engine(c))
+            .map(|c| engine(pod, c))
+            .collect();
         if engines.len() > 1 {
-            complaints.push("more than one container is a simulated engine; only the first is served".to_owned());
+            complaints.push(
+                "more than one container is a simulated engine; only the first is served"
+                    .to_owned(),
+            );
         }
         let init_containers = spec.init_containers.unwrap_or_default();
         Self {
-            who: spec.hostname.unwrap_or_else(|| pod.metadata.name.clone().unwrap_or_default()),
-            gate: init_containers.iter().find(|c| c.name == GATE).map(|c| c.args.clone().unwrap_or_default()),
+            who: spec
+                .hostname
+                .unwrap_or_else(|| pod.metadata.name.clone().unwrap_or_default()),
+            gate: init_containers
+                .iter()
+                .find(|c| c.name == GATE)
+                .map(|c| c.args.clone().unwrap_or_default()),
             init_containers: init_containers.iter().map(played).collect(),
             containers: spec.containers.iter().map(played).collect(),
             restart: match spec.restart_policy.as_deref() {
@@ -122,18 +141,30 @@ fn is_engine(container: &Container) -> bool {
     let image = container.image.as_deref().unwrap_or_default();
     let segment = image.rsplit('/').next().unwrap_or_default();
     let name = segment.split([':', '@']).next().unwrap_or_default();
-    let first = container.args.as_ref().and_then(|arguments| arguments.first());
+    let first = container
+        .args
+        .as_ref()
+        .and_then(|arguments| arguments.first());
     name == "coppice-loadtest" && first.is_some_and(|first| first == "engine")
 }
 
 fn engine(pod: &Pod, container: &Container) -> Engine {
     let environment = environment(pod, container);
-    let arguments: Vec<_> =
-        container.args.iter().flatten().skip(1).map(|argument| expand(argument, &environment)).collect();
+    let arguments: Vec<_> = container
+        .args
+        .iter()
+        .flatten()
+        .skip(1)
+        .map(|argument| expand(argument, &environment))
+        .collect();
     let mut port = ENGINE_PORT;
     let mut words = arguments.iter();
     while let Some(word) = words.next() {
-        let value = if word == "--port" { words.next().map(String::as_str) } else { word.strip_prefix("--port=") };
+        let value = if word == "--port" {
+            words.next().map(String::as_str)
+        } else {
+            word.strip_prefix("--port=")
+        };
         if let Some(parsed) = value.and_then(|value| value.parse().ok()) {
             port = parsed;
         }
@@ -150,7 +181,10 @@ fn environment(pod: &Pod, container: &Container) -> BTreeMap<String, String> {
             .as_ref()
             .and_then(|source| source.field_ref.as_ref())
             .and_then(|reference| field(pod, &reference.field_path));
-        let literal = variable.value.as_ref().map(|value| expand(value, &variables));
+        let literal = variable
+            .value
+            .as_ref()
+            .map(|value| expand(value, &variables));
         if let Some(value) = literal.or(field) {
             variables.insert(variable.name.clone(), value);
         }
@@ -161,7 +195,10 @@ fn environment(pod: &Pod, container: &Container) -> BTreeMap<String, String> {
 /// The downward API's fields of a pod's metadata.
 fn field(pod: &Pod, path: &str) -> Option<String> {
     let keyed = |map: &Option<BTreeMap<String, String>>, prefix: &str| {
-        let key = path.strip_prefix(prefix)?.strip_prefix("['")?.strip_suffix("']")?;
+        let key = path
+            .strip_prefix(prefix)?
+            .strip_prefix("['")?
+            .strip_suffix("']")?;
         Some(map.as_ref()?.get(key).cloned().unwrap_or_default())
     };
     match path {
@@ -169,7 +206,8 @@ fn field(pod: &Pod, path: &str) -> Option<String> {
         "metadata.namespace" => pod.metadata.namespace.clone(),
         "metadata.uid" => pod.metadata.uid.clone(),
         "spec.nodeName" => pod.spec.as_ref()?.node_name.clone(),
-        _ => keyed(&pod.metadata.labels, "metadata.labels").or_else(|| keyed(&pod.metadata.annotations, "metadata.annotations")),
+        _ => keyed(&pod.metadata.labels, "metadata.labels")
+            .or_else(|| keyed(&pod.metadata.annotations, "metadata.annotations")),
     }
 }
 
@@ -183,7 +221,10 @@ fn expand(text: &str, variables: &BTreeMap<String, String>) -> String {
         if let Some(after) = after.strip_prefix('$') {
             result.push('$');
             rest = after;
-        } else if let Some((name, after)) = after.strip_prefix('(').and_then(|inner| inner.split_once(')')) {
+        } else if let Some((name, after)) = after
+            .strip_prefix('(')
+            .and_then(|inner| inner.split_once(')'))
+        {
             match variables.get(name) {
                 Some(value) => result.push_str(value),
                 None => {
@@ -240,11 +281,26 @@ spec:
         assert_eq!(script.restart, Restart::OnFailure);
         assert_eq!(script.startup, Some(Duration::from_secs(20)));
         assert_eq!(script.shutdown, Duration::ZERO);
-        let [complaint] = script.complaints.as_slice() else { panic!("{:?}", script.complaints) };
-        assert!(complaint.contains("shutdown") && complaint.contains("soon"), "{complaint}");
+        let [complaint] = script.complaints.as_slice() else {
+            panic!("{:?}", script.complaints)
+        };
+        assert!(
+            complaint.contains("shutdown") && complaint.contains("soon"),
+            "{complaint}"
+        );
         let engine = script.engine.unwrap();
         assert_eq!(engine.port, 9000);
-        assert_eq!(engine.arguments, ["--model=qwen3", "--port", "9000", "--rank=3", "$(INDEX)", "$(WHAT)"]);
+        assert_eq!(
+            engine.arguments,
+            [
+                "--model=qwen3",
+                "--port",
+                "9000",
+                "--rank=3",
+                "$(INDEX)",
+                "$(WHAT)"
+            ]
+        );
     }
 
     #[test]
@@ -257,8 +313,13 @@ spec:
             ("my-coppice-loadtest", "[engine]", false),
             ("coppice-loadtest/other", "[engine]", false),
         ] {
-            let yaml = format!("spec: {{containers: [{{name: a, image: '{image}', args: {arguments}}}]}}");
-            assert_eq!(Script::read(&pod(&yaml)).engine.is_some(), expected, "{image} {arguments}");
+            let yaml =
+                format!("spec: {{containers: [{{name: a, image: '{image}', args: {arguments}}}]}}");
+            assert_eq!(
+                Script::read(&pod(&yaml)).engine.is_some(),
+                expected,
+                "{image} {arguments}"
+            );
         }
     }
 }

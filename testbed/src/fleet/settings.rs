@@ -121,7 +121,11 @@ pub struct Startup {
 
 impl Default for Startup {
     fn default() -> Self {
-        Self { median: Duration::ZERO, spread: 0.0, seed: 0 }
+        Self {
+            median: Duration::ZERO,
+            spread: 0.0,
+            seed: 0,
+        }
     }
 }
 
@@ -131,7 +135,10 @@ impl Default for Startup {
 /// A control plane that should not lose living nodes has a grace period of at least four times that.
 #[must_use]
 pub fn lease_period(nodes: usize) -> Duration {
-    let milliseconds = u64::try_from(nodes).unwrap_or(u64::MAX).saturating_mul(1000) / 50;
+    let milliseconds = u64::try_from(nodes)
+        .unwrap_or(u64::MAX)
+        .saturating_mul(1000)
+        / 50;
     Duration::from_millis(milliseconds.clamp(2_000, 10_000))
 }
 

@@ -12,7 +12,13 @@ use super::settings::Startup;
 ///
 /// `who` is the pod's stable name (its hostname where it has one) and `start` counts its starts, so that a run with the
 /// same seed sees the same delays, in whatever order pods arrive.
-pub(super) fn delay(settings: Startup, median: Option<Duration>, factor: f64, who: &str, start: u32) -> Duration {
+pub(super) fn delay(
+    settings: Startup,
+    median: Option<Duration>,
+    factor: f64,
+    who: &str,
+    start: u32,
+) -> Duration {
     let median = median.unwrap_or(settings.median).as_secs_f64() * factor.max(0.0);
     if median <= 0.0 {
         return Duration::ZERO;
@@ -31,7 +37,9 @@ pub(super) fn delay(settings: Startup, median: Option<Duration>, factor: f64, wh
 fn hash(who: &str, start: u32) -> u64 {
     who.bytes()
         .chain(start.to_le_bytes())
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        })
 }
 
 #[cfg(test)]
@@ -39,14 +47,27 @@ mod tests {
     use super::*;
 
     fn settings(spread: f64) -> Startup {
-        Startup { median: Duration::from_secs(20), spread, seed: 7 }
+        Startup {
+            median: Duration::from_secs(20),
+            spread,
+            seed: 7,
+        }
     }
 
     #[test]
     fn without_spread_every_start_takes_the_median_times_the_factor() {
-        assert_eq!(delay(settings(0.0), None, 1.0, "a", 0), Duration::from_secs(20));
-        assert_eq!(delay(settings(0.0), Some(Duration::from_secs(3)), 2.0, "a", 0), Duration::from_secs(6));
-        assert_eq!(delay(settings(0.0), Some(Duration::ZERO), 5.0, "a", 0), Duration::ZERO);
+        assert_eq!(
+            delay(settings(0.0), None, 1.0, "a", 0),
+            Duration::from_secs(20)
+        );
+        assert_eq!(
+            delay(settings(0.0), Some(Duration::from_secs(3)), 2.0, "a", 0),
+            Duration::from_secs(6)
+        );
+        assert_eq!(
+            delay(settings(0.0), Some(Duration::ZERO), 5.0, "a", 0),
+            Duration::ZERO
+        );
     }
 
     #[test]
@@ -59,11 +80,18 @@ mod tests {
 
     #[test]
     fn half_of_the_delays_are_below_the_median_and_two_thirds_near_it() {
-        let mut delays: Vec<_> =
-            (0..2000).map(|i| delay(settings(0.25), None, 1.0, &format!("pod-{i}"), 0).as_secs_f64()).collect();
+        let mut delays: Vec<_> = (0..2000)
+            .map(|i| delay(settings(0.25), None, 1.0, &format!("pod-{i}"), 0).as_secs_f64())
+            .collect();
         delays.sort_by(f64::total_cmp);
         assert!((delays[1000] - 20.0).abs() < 0.7, "median {}", delays[1000]);
-        let near = delays.iter().filter(|delay| (20.0 / 1.284..20.0 * 1.284).contains(*delay)).count();
-        assert!((1280..1450).contains(&near), "{near} of 2000 within one standard deviation, want about 1366");
+        let near = delays
+            .iter()
+            .filter(|delay| (20.0 / 1.284..20.0 * 1.284).contains(*delay))
+            .count();
+        assert!(
+            (1280..1450).contains(&near),
+            "{near} of 2000 within one standard deviation, want about 1366"
+        );
     }
 }

@@ -81,9 +81,12 @@ pub(super) fn patch(
 fn phase(actor: &Actor) -> &'static str {
     match actor.stage {
         Stage::Held | Stage::Lost => "Pending",
-        Stage::Starting | Stage::Opening | Stage::Ready | Stage::Down { .. } | Stage::Draining | Stage::Removed => {
-            "Running"
-        }
+        Stage::Starting
+        | Stage::Opening
+        | Stage::Ready
+        | Stage::Down { .. }
+        | Stage::Draining
+        | Stage::Removed => "Running",
         Stage::Ended { succeeded: true } => "Succeeded",
         Stage::Ended { succeeded: false } => "Failed",
     }
@@ -106,7 +109,14 @@ fn init_containers(actor: &Actor) -> Vec<Value> {
             (done, true)
         };
         is_behind_gate |= is_gate;
-        statuses.push(container_status(container, &state, None, ready, ready || is_gate, 0));
+        statuses.push(container_status(
+            container,
+            &state,
+            None,
+            ready,
+            ready || is_gate,
+            0,
+        ));
     }
     statuses
 }
@@ -115,21 +125,37 @@ fn containers(actor: &Actor) -> Vec<Value> {
     let last = actor.last.as_ref();
     let state = match actor.stage {
         Stage::Held | Stage::Lost => json!({"waiting": {"reason": "PodInitializing"}}),
-        Stage::Starting | Stage::Opening | Stage::Ready | Stage::Draining | Stage::Removed => running(actor.started),
+        Stage::Starting | Stage::Opening | Stage::Ready | Stage::Draining | Stage::Removed => {
+            running(actor.started)
+        }
         Stage::Down { .. } => json!({"waiting": {
             "reason": "CrashLoopBackOff",
             "message": last.map_or("", |last| last.message.as_str()),
         }}),
-        Stage::Ended { .. } => last.map_or_else(|| terminated(0, "Completed", "", actor.started, actor.started), ended),
+        Stage::Ended { .. } => last.map_or_else(
+            || terminated(0, "Completed", "", actor.started, actor.started),
+            ended,
+        ),
     };
     // The present state of an ended container is its last one.
-    let last = last.filter(|_| !matches!(actor.stage, Stage::Ended { .. })).map(ended);
+    let last = last
+        .filter(|_| !matches!(actor.stage, Stage::Ended { .. }))
+        .map(ended);
     let has_started = matches!(actor.stage, Stage::Ready | Stage::Draining);
     actor
         .script
         .containers
         .iter()
-        .map(|played| container_status(played, &state, last.as_ref(), is_ready(actor), has_started, actor.restarts))
+        .map(|played| {
+            container_status(
+                played,
+                &state,
+                last.as_ref(),
+                is_ready(actor),
+                has_started,
+                actor.restarts,
+            )
+        })
         .collect()
 }
 
@@ -159,11 +185,27 @@ fn running(since: Timestamp) -> Value {
 }
 
 fn ended(last: &Termination) -> Value {
-    let reason = if last.exit_code == 0 { "Completed" } else { "Error" };
-    terminated(last.exit_code, reason, &last.message, last.started_at, last.finished_at)
+    let reason = if last.exit_code == 0 {
+        "Completed"
+    } else {
+        "Error"
+    };
+    terminated(
+        last.exit_code,
+        reason,
+        &last.message,
+        last.started_at,
+        last.finished_at,
+    )
 }
 
-fn terminated(exit_code: i32, reason: &str, message: &str, from: Timestamp, to: Timestamp) -> Value {
+fn terminated(
+    exit_code: i32,
+    reason: &str,
+    message: &str,
+    from: Timestamp,
+    to: Timestamp,
+) -> Value {
     json!({"terminated": {
         "exitCode": exit_code,
         "reason": reason,
@@ -193,7 +235,11 @@ mod tests {
     }
 
     fn conduct(startup: u64, now: i64) -> Conduct {
-        Conduct { startup: Duration::from_secs(startup), fenced: true, now: at(now) }
+        Conduct {
+            startup: Duration::from_secs(startup),
+            fenced: true,
+            now: at(now),
+        }
     }
 
     fn gated() -> Script {
@@ -216,8 +262,21 @@ spec:
     }
 
     fn condition(status: &PodStatus, kind: &str) -> (String, i64) {
-        let condition = status.conditions.iter().flatten().find(|condition| condition.type_ == kind).unwrap();
-        (condition.status.clone(), condition.last_transition_time.as_ref().unwrap().0.as_second())
+        let condition = status
+            .conditions
+            .iter()
+            .flatten()
+            .find(|condition| condition.type_ == kind)
+            .unwrap();
+        (
+            condition.status.clone(),
+            condition
+                .last_transition_time
+                .as_ref()
+                .unwrap()
+                .0
+                .as_second(),
+        )
     }
 
     #[test]
@@ -232,16 +291,39 @@ spec:
             .iter()
             .flatten()
             .map(|c| c.state.as_ref().unwrap())
-            .map(|state| (state.terminated.is_some(), state.running.is_some(), state.waiting.is_some()))
+            .map(|state| {
+                (
+                    state.terminated.is_some(),
+                    state.running.is_some(),
+                    state.waiting.is_some(),
+                )
+            })
             .collect();
-        assert_eq!(states, [(true, false, false), (false, true, false), (false, false, true)]);
+        assert_eq!(
+            states,
+            [
+                (true, false, false),
+                (false, true, false),
+                (false, false, true)
+            ]
+        );
 
         actor.step(Input::GateOpen, conduct(20, 105));
         let starting = status(&actor, &mut conditions, 105);
         assert_eq!(starting.phase.as_deref(), Some("Running"));
-        assert_eq!(condition(&starting, "Initialized"), ("True".to_owned(), 105));
-        assert_eq!(condition(&starting, "Ready"), ("False".to_owned(), 100), "it was not ready before either");
-        assert_eq!(starting.container_statuses.as_ref().unwrap()[0].started, Some(false));
+        assert_eq!(
+            condition(&starting, "Initialized"),
+            ("True".to_owned(), 105)
+        );
+        assert_eq!(
+            condition(&starting, "Ready"),
+            ("False".to_owned(), 100),
+            "it was not ready before either"
+        );
+        assert_eq!(
+            starting.container_statuses.as_ref().unwrap()[0].started,
+            Some(false)
+        );
 
         actor.step(Input::Woken, conduct(20, 125));
         let ready = status(&actor, &mut conditions, 125);
@@ -255,11 +337,27 @@ spec:
     #[test]
     fn a_crash_shows_in_restart_count_and_last_state() {
         let (mut actor, _) = Actor::arrive(gated(), true, conduct(0, 100));
-        actor.step(Input::Crash { exit_code: 3, stay_down: true }, conduct(0, 110));
+        actor.step(
+            Input::Crash {
+                exit_code: 3,
+                stay_down: true,
+            },
+            conduct(0, 110),
+        );
         let down = status(&actor, &mut Conditions::default(), 110);
         let container = &down.container_statuses.as_ref().unwrap()[0];
         assert_eq!(container.restart_count, 1);
-        assert_eq!(container.last_state.as_ref().unwrap().terminated.as_ref().unwrap().exit_code, 3);
+        assert_eq!(
+            container
+                .last_state
+                .as_ref()
+                .unwrap()
+                .terminated
+                .as_ref()
+                .unwrap()
+                .exit_code,
+            3
+        );
         let waiting = container.state.as_ref().unwrap().waiting.as_ref().unwrap();
         assert_eq!(waiting.reason.as_deref(), Some("CrashLoopBackOff"));
     }
@@ -270,10 +368,19 @@ spec:
         script.restart = super::super::script::Restart::Never;
         for (code, phase) in [(0, "Succeeded"), (7, "Failed")] {
             let (mut actor, _) = Actor::arrive(script.clone(), true, conduct(0, 100));
-            actor.step(Input::Crash { exit_code: code, stay_down: false }, conduct(0, 110));
+            actor.step(
+                Input::Crash {
+                    exit_code: code,
+                    stay_down: false,
+                },
+                conduct(0, 110),
+            );
             let status = status(&actor, &mut Conditions::default(), 110);
             assert_eq!(status.phase.as_deref(), Some(phase));
-            let state = status.container_statuses.as_ref().unwrap()[0].state.clone().unwrap();
+            let state = status.container_statuses.as_ref().unwrap()[0]
+                .state
+                .clone()
+                .unwrap();
             assert_eq!(state.terminated.unwrap().exit_code, code);
         }
     }

@@ -36,7 +36,10 @@ impl<K> Ord for Opaque<K> {
 
 impl<K> Timers<K> {
     pub(super) fn new() -> Self {
-        Self { heap: BinaryHeap::new(), sequence: 0 }
+        Self {
+            heap: BinaryHeap::new(),
+            sequence: 0,
+        }
     }
 
     pub(super) fn set(&mut self, at: Instant, key: K) {
@@ -72,11 +75,19 @@ mod tests {
         for (second, key) in [(3, "c"), (1, "a"), (1, "b")] {
             timers.set(begin + Duration::from_secs(second), key);
         }
-        assert!(tokio::time::timeout(Duration::from_millis(500), timers.next()).await.is_err());
+        assert!(
+            tokio::time::timeout(Duration::from_millis(500), timers.next())
+                .await
+                .is_err()
+        );
         for (second, key) in [(1, "a"), (1, "b"), (3, "c")] {
             assert_eq!(timers.next().await, key);
             assert_eq!((Instant::now() - begin).as_secs(), second);
         }
-        assert!(tokio::time::timeout(Duration::from_secs(60), timers.next()).await.is_err());
+        assert!(
+            tokio::time::timeout(Duration::from_secs(60), timers.next())
+                .await
+                .is_err()
+        );
     }
 }

@@ -15,9 +15,17 @@ use tokio::task::JoinSet;
 #[derive(Debug, Clone)]
 pub(super) enum Job {
     /// Patch the status.
-    Status { namespace: String, name: String, patch: Value },
+    Status {
+        namespace: String,
+        name: String,
+        patch: Value,
+    },
     /// Remove the object without grace, if it still is the one with this UID.
-    Removal { namespace: String, name: String, uid: String },
+    Removal {
+        namespace: String,
+        name: String,
+        uid: String,
+    },
 }
 
 /// How it went.
@@ -54,13 +62,23 @@ pub(super) struct Writes {
 
 impl std::fmt::Debug for Writes {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Writes").field("queue", &self.queue.len()).field("sent", &self.sent).finish_non_exhaustive()
+        f.debug_struct("Writes")
+            .field("queue", &self.queue.len())
+            .field("sent", &self.sent)
+            .finish_non_exhaustive()
     }
 }
 
 impl Writes {
     pub(super) fn new(client: Client, limit: usize) -> Self {
-        Self { client, limit: limit.max(1), queue: VecDeque::new(), on_their_way: JoinSet::new(), sent: 0, retries: 0 }
+        Self {
+            client,
+            limit: limit.max(1),
+            queue: VecDeque::new(),
+            on_their_way: JoinSet::new(),
+            sent: 0,
+            retries: 0,
+        }
     }
 
     /// Puts a pod at the end of the queue.
@@ -70,13 +88,22 @@ impl Writes {
 
     /// The next pod to write about, if another write may be sent.
     pub(super) fn turn(&mut self) -> Option<String> {
-        if self.on_their_way.len() < self.limit { self.queue.pop_front() } else { None }
+        if self.on_their_way.len() < self.limit {
+            self.queue.pop_front()
+        } else {
+            None
+        }
     }
 
     pub(super) fn send(&mut self, uid: String, job: Job) {
         self.sent += 1;
         let client = self.client.clone();
-        self.on_their_way.spawn(async move { Written { uid, outcome: send(&client, job).await } });
+        self.on_their_way.spawn(async move {
+            Written {
+                uid,
+                outcome: send(&client, job).await,
+            }
+        });
     }
 
     /// Waits for the next answer; for ever while nothing is on its way. Nothing is lost when the wait is given up.
@@ -94,16 +121,34 @@ impl Writes {
 
 async fn send(client: &Client, job: Job) -> Outcome {
     let built = match &job {
-        Job::Status { namespace, name, patch } => requests(namespace)
-            .patch_subresource("status", name, &PatchParams::default(), &Patch::Strategic(patch))
+        Job::Status {
+            namespace,
+            name,
+            patch,
+        } => requests(namespace)
+            .patch_subresource(
+                "status",
+                name,
+                &PatchParams::default(),
+                &Patch::Strategic(patch),
+            )
             .map_err(|e| e.to_string()),
-        Job::Removal { namespace, name, uid } => {
+        Job::Removal {
+            namespace,
+            name,
+            uid,
+        } => {
             let parameters = DeleteParams {
                 grace_period_seconds: Some(0),
-                preconditions: Some(Preconditions { uid: Some(uid.clone()), resource_version: None }),
+                preconditions: Some(Preconditions {
+                    uid: Some(uid.clone()),
+                    resource_version: None,
+                }),
                 ..DeleteParams::default()
             };
-            requests(namespace).delete(name, &parameters).map_err(|e| e.to_string())
+            requests(namespace)
+                .delete(name, &parameters)
+                .map_err(|e| e.to_string())
         }
     };
     let mut request = match built {
@@ -113,11 +158,15 @@ async fn send(client: &Client, job: Job) -> Outcome {
     // Only the version is of interest in the answer.
     request.headers_mut().insert(
         ACCEPT,
-        HeaderValue::from_static("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"),
+        HeaderValue::from_static(
+            "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json",
+        ),
     );
     match job {
         Job::Status { .. } => match client.request::<PartialObjectMeta<Pod>>(request).await {
-            Ok(pod) => Outcome::Done { version: version(pod.metadata.resource_version.as_deref()) },
+            Ok(pod) => Outcome::Done {
+                version: version(pod.metadata.resource_version.as_deref()),
+            },
             Err(error) => outcome(error),
         },
         Job::Removal { .. } => match client.request_text(request).await {
@@ -135,7 +184,9 @@ fn outcome(error: kube::Error) -> Outcome {
     match error {
         // A conflict is another UID: a successor of the same name.
         kube::Error::Api(status) if status.code == 404 || status.code == 409 => Outcome::Gone,
-        kube::Error::Api(status) if status.code == 400 || status.code == 403 || status.code == 422 => {
+        kube::Error::Api(status)
+            if status.code == 400 || status.code == 403 || status.code == 422 =>
+        {
             Outcome::Refused(status.message.clone())
         }
         other => Outcome::Failed(other.to_string()),

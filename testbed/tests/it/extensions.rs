@@ -46,7 +46,9 @@ async fn answer(acceptor: TlsAcceptor, stream: TcpStream) -> anyhow::Result<()> 
         request.extend_from_slice(&piece[..count]);
         let text = String::from_utf8_lossy(&request).to_ascii_lowercase();
         if let Some(head) = text.find("\r\n\r\n") {
-            let length = text[..head].lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
+            let length = text[..head]
+                .lines()
+                .find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
             break (head + 4, length.unwrap_or(0_usize));
         }
     };
@@ -57,21 +59,31 @@ async fn answer(acceptor: TlsAcceptor, stream: TcpStream) -> anyhow::Result<()> 
     }
     let body = respond(&request[..head], &request[head..])?.to_string();
     let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n";
-    stream.write_all(format!("{head}content-length: {}\r\n\r\n{body}", body.len()).as_bytes()).await?;
+    stream
+        .write_all(format!("{head}content-length: {}\r\n\r\n{body}", body.len()).as_bytes())
+        .await?;
     Ok(stream.shutdown().await?)
 }
 
 fn respond(head: &[u8], body: &[u8]) -> anyhow::Result<Value> {
     if head.starts_with(b"POST") {
         let review: Value = serde_json::from_slice(body)?;
-        return Ok(json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": {
-            "uid": review["request"]["uid"],
-            "allowed": false,
-            "status": {"message": format!("no {} today", review["request"]["object"]["metadata"]["name"])},
-        }}));
+        return Ok(
+            json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": {
+                "uid": review["request"]["uid"],
+                "allowed": false,
+                "status": {"message": format!("no {} today", review["request"]["object"]["metadata"]["name"])},
+            }}),
+        );
     }
-    let path = String::from_utf8_lossy(head).split(' ').nth(1).context("path")?.to_owned();
-    Ok(json!({"kind": "APIResourceList", "groupVersion": "tests.example.com/v1", "resources": [], "path": path}))
+    let path = String::from_utf8_lossy(head)
+        .split(' ')
+        .nth(1)
+        .context("path")?
+        .to_owned();
+    Ok(
+        json!({"kind": "APIResourceList", "groupVersion": "tests.example.com/v1", "resources": [], "path": path}),
+    )
 }
 
 #[tokio::test]
@@ -80,7 +92,11 @@ async fn webhooks_and_aggregated_apis_on_localhost_are_called() -> anyhow::Resul
     let client = cluster.client();
     let namespace = cluster.namespace("extend").await?;
     // The aggregation layer insists on the Service's name, wherever the Service points.
-    let (port, certificate) = serve(vec!["localhost".to_owned(), format!("extension.{namespace}.svc")]).await?;
+    let (port, certificate) = serve(vec![
+        "localhost".to_owned(),
+        format!("extension.{namespace}.svc"),
+    ])
+    .await?;
     let bundle = json!(k8s_openapi::ByteString(certificate.into_bytes()));
     let webhook = json!({
         "apiVersion": "admissionregistration.k8s.io/v1",
@@ -129,7 +145,10 @@ async fn webhooks_and_aggregated_apis_on_localhost_are_called() -> anyhow::Resul
     wait::until(LONG, "the aggregated API", || async {
         let request = Request::get("/apis/tests.example.com/v1/anything").body(Vec::new())?;
         let answer: Value = client.request(request).await?;
-        ensure!(answer["path"] == "/apis/tests.example.com/v1/anything", "{answer}");
+        ensure!(
+            answer["path"] == "/apis/tests.example.com/v1/anything",
+            "{answer}"
+        );
         Ok(())
     })
     .await?;

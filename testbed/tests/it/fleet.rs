@@ -19,7 +19,14 @@ fn container(pod: &Pod) -> Option<&ContainerStatus> {
 
 fn since(pod: &Pod, kind: &str) -> Option<Timestamp> {
     let conditions = pod.status.as_ref()?.conditions.as_ref()?;
-    Some(conditions.iter().find(|c| c.type_ == kind)?.last_transition_time.as_ref()?.0)
+    Some(
+        conditions
+            .iter()
+            .find(|c| c.type_ == kind)?
+            .last_transition_time
+            .as_ref()?
+            .0,
+    )
 }
 
 #[tokio::test]
@@ -31,13 +38,26 @@ async fn a_pod_runs_and_goes() -> anyhow::Result<()> {
     let pod = ready(&pods, "a").await?;
     let status = pod.status.as_ref().context("status")?;
     assert_eq!(status.phase.as_deref(), Some("Running"));
-    for kind in ["PodScheduled", "PodReadyToStartContainers", "Initialized", "ContainersReady"] {
+    for kind in [
+        "PodScheduled",
+        "PodReadyToStartContainers",
+        "Initialized",
+        "ContainersReady",
+    ] {
         assert_eq!(condition(&pod, kind), "True", "{kind}");
     }
     let address: std::net::Ipv4Addr = status.pod_ip.as_ref().context("podIP")?.parse()?;
-    ensure!(address.octets()[0] == 127 && (64..128).contains(&address.octets()[1]), "{address}");
-    tokio::net::TcpListener::bind((address, 8000)).await.context("the address is really there")?;
-    ensure!(container(&pod).is_some_and(|c| c.ready && c.restart_count == 0), "{status:?}");
+    ensure!(
+        address.octets()[0] == 127 && (64..128).contains(&address.octets()[1]),
+        "{address}"
+    );
+    tokio::net::TcpListener::bind((address, 8000))
+        .await
+        .context("the address is really there")?;
+    ensure!(
+        container(&pod).is_some_and(|c| c.ready && c.restart_count == 0),
+        "{status:?}"
+    );
 
     pods.delete("a", &DeleteParams::default()).await?;
     gone(&pods, "a").await
@@ -52,15 +72,24 @@ async fn a_start_up_delay_shows_as_running_but_not_ready() -> anyhow::Result<()>
     apply(&cluster.client(), &slow, &namespace).await?;
     let starting = wait::until(LONG, "the pod to start", || async {
         let pod = pods.get("slow").await?;
-        ensure!(pod.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Running"), "{:?}", pod.status);
+        ensure!(
+            pod.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Running"),
+            "{:?}",
+            pod.status
+        );
         Ok(pod)
     })
     .await?;
     assert_eq!(condition(&starting, "Ready"), "False");
     assert_eq!(container(&starting).and_then(|c| c.started), Some(false));
     let pod = ready(&pods, "slow").await?;
-    let waited = since(&pod, "Ready").context("Ready")?.duration_since(since(&pod, "Initialized").context("init")?);
-    ensure!(waited.as_secs() >= 2, "ready {waited} after the init containers; times are in whole seconds");
+    let waited = since(&pod, "Ready")
+        .context("Ready")?
+        .duration_since(since(&pod, "Initialized").context("init")?);
+    ensure!(
+        waited.as_secs() >= 2,
+        "ready {waited} after the init containers; times are in whole seconds"
+    );
     Ok(())
 }
 
@@ -70,38 +99,65 @@ async fn crashed_pods_restart_stay_down_or_fail_as_told() -> anyhow::Result<()> 
     let namespace = cluster.namespace("crash").await?;
     let pods: Api<Pod> = Api::namespaced(cluster.client(), &namespace);
     for (name, policy) in [("always", "Always"), ("never", "Never")] {
-        apply(&cluster.client(), &pod_yaml(name, "", &format!("restartPolicy: {policy}")), &namespace).await?;
+        apply(
+            &cluster.client(),
+            &pod_yaml(name, "", &format!("restartPolicy: {policy}")),
+            &namespace,
+        )
+        .await?;
         ready(&pods, name).await?;
     }
     fleet.crash_pod(&namespace, "always").await?;
     let restarted = wait::until(LONG, "the restart", || async {
         let pod = pods.get("always").await?;
-        ensure!(container(&pod).is_some_and(|c| c.restart_count == 1 && c.ready), "{:?}", pod.status);
+        ensure!(
+            container(&pod).is_some_and(|c| c.restart_count == 1 && c.ready),
+            "{:?}",
+            pod.status
+        );
         Ok(pod)
     })
     .await?;
-    let last = container(&restarted).and_then(|c| c.last_state.as_ref()?.terminated.as_ref()).context("lastState")?;
+    let last = container(&restarted)
+        .and_then(|c| c.last_state.as_ref()?.terminated.as_ref())
+        .context("lastState")?;
     assert_eq!(last.exit_code, 1);
 
     let always = format!("{namespace}/always");
-    let down = Command::CrashPod { pod: always.clone(), exit_code: 9, stay_down: true };
+    let down = Command::CrashPod {
+        pod: always.clone(),
+        exit_code: 9,
+        stay_down: true,
+    };
     fleet.command(down.clone()).await?;
     wait::until(LONG, "the back-off", || async {
         let pod = pods.get("always").await?;
-        let reason = container(&pod).and_then(|c| c.state.as_ref()?.waiting.as_ref()?.reason.clone());
-        ensure!(reason.as_deref() == Some("CrashLoopBackOff"), "{:?}", pod.status);
+        let reason =
+            container(&pod).and_then(|c| c.state.as_ref()?.waiting.as_ref()?.reason.clone());
+        ensure!(
+            reason.as_deref() == Some("CrashLoopBackOff"),
+            "{:?}",
+            pod.status
+        );
         Ok(())
     })
     .await?;
     let error = fleet.command(down).await.unwrap_err();
-    ensure!(matches!(&error, CommandError::NotNow { state, .. } if state == "down"), "{error}");
+    ensure!(
+        matches!(&error, CommandError::NotNow { state, .. } if state == "down"),
+        "{error}"
+    );
     fleet.command(Command::RecoverPod { pod: always }).await?;
     ready(&pods, "always").await?;
 
     fleet.crash_pod(&namespace, "never").await?;
     wait::until(LONG, "the failure", || async {
         let pod = pods.get("never").await?;
-        ensure!(pod.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Failed"), "{:?}", pod.status);
+        ensure!(
+            pod.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Failed"),
+            "{:?}",
+            pod.status
+        );
         Ok(())
     })
     .await?;
@@ -135,13 +191,26 @@ async fn the_start_order_gate_holds_a_pod_until_its_clique_is_ready() -> anyhow:
     let (cluster, _) = plain().await?;
     let namespace = cluster.namespace("order").await?;
     let pods: Api<Pod> = Api::namespaced(cluster.client(), &namespace);
-    let gated = "initContainers: [{name: grove-initc, image: init, args: ['--podcliques=set-0-router:2']}]";
+    let gated =
+        "initContainers: [{name: grove-initc, image: init, args: ['--podcliques=set-0-router:2']}]";
     // The pod comes before the definition of PodClique, and is held all the same.
-    apply(&cluster.client(), &pod_yaml("worker", "", gated), &namespace).await?;
+    apply(
+        &cluster.client(),
+        &pod_yaml("worker", "", gated),
+        &namespace,
+    )
+    .await?;
     wait::until(LONG, "the init container to run", || async {
         let pod = pods.get("worker").await?;
-        let states = pod.status.as_ref().and_then(|s| s.init_container_statuses.as_ref()?.first()?.state.as_ref());
-        ensure!(states.is_some_and(|state| state.running.is_some()), "{:?}", pod.status);
+        let states = pod
+            .status
+            .as_ref()
+            .and_then(|s| s.init_container_statuses.as_ref()?.first()?.state.as_ref());
+        ensure!(
+            states.is_some_and(|state| state.running.is_some()),
+            "{:?}",
+            pod.status
+        );
         Ok(())
     })
     .await?;
@@ -152,15 +221,22 @@ async fn the_start_order_gate_holds_a_pod_until_its_clique_is_ready() -> anyhow:
         "podcliques",
     );
     assert_eq!(cliques.len(), 2);
-    let api: Api<kube::api::DynamicObject> = Api::namespaced_with(cluster.client(), &namespace, &kind);
+    let api: Api<kube::api::DynamicObject> =
+        Api::namespaced_with(cluster.client(), &namespace, &kind);
     let set_ready = async |count: u32| {
         let patch = Patch::Merge(json!({"status": {"readyReplicas": count}}));
-        api.patch_status("set-0-router", &PatchParams::default(), &patch).await.map(drop)
+        api.patch_status("set-0-router", &PatchParams::default(), &patch)
+            .await
+            .map(drop)
     };
     set_ready(1).await?;
     wait::holds(Duration::from_secs(3), "the pod held", || async {
         let pod = pods.get("worker").await?;
-        ensure!(condition(&pod, "Initialized") == "False", "{:?}", pod.status);
+        ensure!(
+            condition(&pod, "Initialized") == "False",
+            "{:?}",
+            pod.status
+        );
         Ok(())
     })
     .await?;
@@ -186,7 +262,9 @@ async fn readiness_that_somebody_else_took_away_is_given_back() -> anyhow::Resul
     ready(&pods, "a").await?;
     // What the node controller does when heartbeats are late.
     let marked = json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}});
-    let marked = pods.patch_status("a", &PatchParams::default(), &Patch::Strategic(&marked)).await?;
+    let marked = pods
+        .patch_status("a", &PatchParams::default(), &Patch::Strategic(&marked))
+        .await?;
     assert_eq!(condition(&marked, "Ready"), "False");
     ready(&pods, "a").await.map(drop)
 }

@@ -61,33 +61,56 @@ spec:
 #[tokio::test]
 async fn a_gang_of_gangs_pends_on_three_nodes_and_binds_on_four() -> anyhow::Result<()> {
     let cluster = Cluster::start(Profile::Native).await?;
-    let settings = FleetSettings { shape: NodeShape { gpus: 8, ..NodeShape::default() }, ..FleetSettings::new(3) };
+    let settings = FleetSettings {
+        shape: NodeShape {
+            gpus: 8,
+            ..NodeShape::default()
+        },
+        ..FleetSettings::new(3)
+    };
     let fleet = Fleet::start(&cluster, settings).await?;
     let namespace = cluster.namespace("gang").await?;
     let pods: Api<Pod> = Api::namespaced(cluster.client(), &namespace);
     apply(&cluster.client(), &gang(), &namespace).await?;
 
     let verdict = |pod: &Pod| {
-        let conditions = pod.status.as_ref().and_then(|status| status.conditions.clone()).unwrap_or_default();
-        conditions.iter().any(|c| c.type_ == "PodScheduled" && c.reason.as_deref() == Some("Unschedulable"))
+        let conditions = pod
+            .status
+            .as_ref()
+            .and_then(|status| status.conditions.clone())
+            .unwrap_or_default();
+        conditions
+            .iter()
+            .any(|c| c.type_ == "PodScheduled" && c.reason.as_deref() == Some("Unschedulable"))
     };
     wait::until(LONG, "the scheduler's refusal", || async {
         let pods = pods.list(&Default::default()).await?.items;
-        ensure!(pods.len() == 4 && pods.iter().any(verdict), "{:?}", pods.first().map(|pod| &pod.status));
+        ensure!(
+            pods.len() == 4 && pods.iter().any(verdict),
+            "{:?}",
+            pods.first().map(|pod| &pod.status)
+        );
         Ok(())
     })
     .await?;
-    wait::holds(Duration::from_secs(5), "the gang wholly pending", || async {
-        let bound = bound(&pods).await?;
-        ensure!(bound.is_empty(), "bound to {bound:?}");
-        Ok(())
-    })
+    wait::holds(
+        Duration::from_secs(5),
+        "the gang wholly pending",
+        || async {
+            let bound = bound(&pods).await?;
+            ensure!(bound.is_empty(), "bound to {bound:?}");
+            Ok(())
+        },
+    )
     .await?;
 
     fleet.add_nodes(1).await?;
     wait::until(LONG, "the whole gang ready", || async {
         let pods = pods.list(&Default::default()).await?.items;
-        let ready = pods.iter().filter(|pod| crate::support::condition(pod, "Ready") == "True").count();
+        let ready = pods
+            .iter()
+            .filter(|pod| crate::support::condition(pod, "Ready") == "True")
+            .count();
         ensure!(ready == 4, "{ready} pods ready");
         Ok(())
     })

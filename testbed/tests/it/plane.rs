@@ -10,10 +10,18 @@ use kube::{Api, Client, Discovery};
 use crate::support::LONG;
 
 async fn kinds(client: &Client, group: &str) -> anyhow::Result<Vec<String>> {
-    let discovery = Discovery::new(client.clone()).filter(&[group]).run_aggregated().await?;
+    let discovery = Discovery::new(client.clone())
+        .filter(&[group])
+        .run_aggregated()
+        .await?;
     let mut kinds: Vec<_> = discovery
         .groups()
-        .flat_map(|group| group.versions().flat_map(|version| group.versioned_resources(version)).collect::<Vec<_>>())
+        .flat_map(|group| {
+            group
+                .versions()
+                .flat_map(|version| group.versioned_resources(version))
+                .collect::<Vec<_>>()
+        })
         .map(|(resource, _)| format!("{}/{}", resource.version, resource.kind))
         .collect();
     kinds.sort();
@@ -23,8 +31,15 @@ async fn kinds(client: &Client, group: &str) -> anyhow::Result<Vec<String>> {
 #[tokio::test]
 async fn profiles_serve_the_workload_apis_they_promise() -> anyhow::Result<()> {
     let plain = shared(Profile::Plain).await?;
-    ensure!(plain.instance().kube_version == "v1.37.2", "{}", plain.instance().kube_version);
-    assert_eq!(kinds(&plain.client(), "scheduling.k8s.io").await?, ["v1/PriorityClass"]);
+    ensure!(
+        plain.instance().kube_version == "v1.37.2",
+        "{}",
+        plain.instance().kube_version
+    );
+    assert_eq!(
+        kinds(&plain.client(), "scheduling.k8s.io").await?,
+        ["v1/PriorityClass"]
+    );
 
     let flat = Cluster::start(Profile::NativeFlat).await?;
     assert_eq!(
@@ -34,8 +49,16 @@ async fn profiles_serve_the_workload_apis_they_promise() -> anyhow::Result<()> {
 
     let native = shared(Profile::Native).await?;
     let kinds = kinds(&native.client(), "scheduling.k8s.io").await?;
-    for kind in ["v1alpha3/CompositePodGroup", "v1alpha3/PodGroup", "v1alpha3/Workload", "v1beta1/PodGroup"] {
-        ensure!(kinds.iter().any(|served| served == kind), "{kind} is not among {kinds:?}");
+    for kind in [
+        "v1alpha3/CompositePodGroup",
+        "v1alpha3/PodGroup",
+        "v1alpha3/Workload",
+        "v1beta1/PodGroup",
+    ] {
+        ensure!(
+            kinds.iter().any(|served| served == kind),
+            "{kind} is not among {kinds:?}"
+        );
     }
     Ok(())
 }
@@ -49,11 +72,19 @@ async fn the_audit_log_counts_changes_by_user_and_rights_are_the_users() -> anyh
     let mark = cluster.audit().mark()?;
 
     let wanted = |name: &str| ConfigMap {
-        metadata: kube::api::ObjectMeta { name: Some(name.to_owned()), ..Default::default() },
+        metadata: kube::api::ObjectMeta {
+            name: Some(name.to_owned()),
+            ..Default::default()
+        },
         ..Default::default()
     };
-    let refused = maps(cluster.client_as(&operator.user, &[])).create(&PostParams::default(), &wanted("a")).await;
-    ensure!(matches!(&refused, Err(kube::Error::Api(status)) if status.code == 403), "{refused:?}");
+    let refused = maps(cluster.client_as(&operator.user, &[]))
+        .create(&PostParams::default(), &wanted("a"))
+        .await;
+    ensure!(
+        matches!(&refused, Err(kube::Error::Api(status)) if status.code == 403),
+        "{refused:?}"
+    );
 
     let rights = format!(
         "apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata: {{name: maps}}\n\
@@ -66,16 +97,28 @@ async fn the_audit_log_counts_changes_by_user_and_rights_are_the_users() -> anyh
     let config = coppice_testbed::client_config(&cluster.kubeconfig_as(&operator)?).await?;
     let allowed = maps(Client::try_from(config)?);
     wait::until(LONG, "the rights to be known", || async {
-        allowed.create(&PostParams::default(), &wanted("b")).await.map(drop)
+        allowed
+            .create(&PostParams::default(), &wanted("b"))
+            .await
+            .map(drop)
     })
     .await?;
     allowed.list(&Default::default()).await?;
     allowed.delete("b", &DeleteParams::default()).await?;
 
     let mut writes = cluster.audit().since(mark)?;
-    writes.retain(|write| write.namespace == namespace && write.user == operator.user && write.code < 400);
-    let counts: Vec<_> = count(&writes).into_iter().map(|((_, verb, resource), n)| (verb, resource, n)).collect();
-    assert_eq!(counts, [("create", "configmaps", 1), ("delete", "configmaps", 1)], "reads are not changes");
+    writes.retain(|write| {
+        write.namespace == namespace && write.user == operator.user && write.code < 400
+    });
+    let counts: Vec<_> = count(&writes)
+        .into_iter()
+        .map(|((_, verb, resource), n)| (verb, resource, n))
+        .collect();
+    assert_eq!(
+        counts,
+        [("create", "configmaps", 1), ("delete", "configmaps", 1)],
+        "reads are not changes"
+    );
     Ok(())
 }
 
@@ -104,11 +147,21 @@ spec: {height: 5}
 ";
     for _ in 0..2 {
         let applied = apply(&cluster.client(), yaml, &namespace).await?;
-        assert_eq!(applied[1].metadata.namespace.as_deref(), Some(namespace.as_str()));
+        assert_eq!(
+            applied[1].metadata.namespace.as_deref(),
+            Some(namespace.as_str())
+        );
     }
-    let high = "apiVersion: example.com/v1\nkind: Tree\nmetadata: {name: fir}\nspec: {height: 500}\n";
-    let error = apply(&cluster.client(), high, &namespace).await.unwrap_err().to_string();
-    ensure!(error.starts_with("Tree fir is refused") && error.contains("spec.height"), "{error}");
+    let high =
+        "apiVersion: example.com/v1\nkind: Tree\nmetadata: {name: fir}\nspec: {height: 500}\n";
+    let error = apply(&cluster.client(), high, &namespace)
+        .await
+        .unwrap_err()
+        .to_string();
+    ensure!(
+        error.starts_with("Tree fir is refused") && error.contains("spec.height"),
+        "{error}"
+    );
     Ok(())
 }
 
@@ -117,18 +170,31 @@ async fn a_stopped_program_starts_again_with_its_data() -> anyhow::Result<()> {
     let cluster = Cluster::start(Profile::Plain).await?;
     let namespace = cluster.namespace("restart").await?;
     cluster.stop_component(Component::ApiServer)?;
-    let Liveness::Degraded { ended } = cluster.instance().liveness() else { anyhow::bail!("nothing ended") };
+    let Liveness::Degraded { ended } = cluster.instance().liveness() else {
+        anyhow::bail!("nothing ended")
+    };
     assert_eq!(ended, ["kube-apiserver"]);
     cluster.start_component(Component::ApiServer).await?;
-    apply(&cluster.client(), "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n", &namespace).await?;
+    apply(
+        &cluster.client(),
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n",
+        &namespace,
+    )
+    .await?;
     Ok(())
 }
 
 #[tokio::test]
 async fn a_program_that_ends_during_the_start_is_named_with_its_words() -> anyhow::Result<()> {
     let mut settings = coppice_testbed::Settings::new(Profile::Plain);
-    settings.extra_arguments.insert(Component::Scheduler, vec!["--no-such-flag".to_owned()]);
+    settings
+        .extra_arguments
+        .insert(Component::Scheduler, vec!["--no-such-flag".to_owned()]);
     let error = Cluster::start_with(settings).await.unwrap_err().to_string();
-    ensure!(error.starts_with("kube-scheduler ended during the start") && error.contains("no-such-flag"), "{error}");
+    ensure!(
+        error.starts_with("kube-scheduler ended during the start")
+            && error.contains("no-such-flag"),
+        "{error}"
+    );
     Ok(())
 }

@@ -35,7 +35,10 @@ async fn a_thousand_pods_run_and_go() -> anyhow::Result<()> {
     let list = ListParams::default().match_any();
     wait::until(3 * LONG, "all pods ready", || async {
         let pods = pods.list(&list).await?.items;
-        let ready = pods.iter().filter(|pod| condition(pod, "Ready") == "True").count();
+        let ready = pods
+            .iter()
+            .filter(|pod| condition(pod, "Ready") == "True")
+            .count();
         ensure!(ready == PODS, "{ready} of {} ready", pods.len());
         Ok(())
     })
@@ -43,7 +46,8 @@ async fn a_thousand_pods_run_and_go() -> anyhow::Result<()> {
     let ready = begin.elapsed();
     let state = fleet.state().await?;
     let begin = Instant::now();
-    pods.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
+    pods.delete_collection(&DeleteParams::default(), &ListParams::default())
+        .await?;
     wait::until(3 * LONG, "all pods gone", || async {
         let names = names(&pods).await?;
         ensure!(names.is_empty(), "{} pods", names.len());
@@ -60,6 +64,9 @@ async fn a_thousand_pods_run_and_go() -> anyhow::Result<()> {
         state.behind_seconds_max,
     );
     ensure!(state.writes >= u64::try_from(PODS)?, "{state}");
-    ensure!(state.writes < 2 * u64::try_from(PODS)?, "about one write a pod: {state}");
+    ensure!(
+        state.writes < 2 * u64::try_from(PODS)?,
+        "about one write a pod: {state}"
+    );
     Ok(())
 }

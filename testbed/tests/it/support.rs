@@ -17,7 +17,9 @@ pub(crate) const LONG: Duration = Duration::from_secs(120);
 pub(crate) async fn plain() -> anyhow::Result<(&'static Cluster, &'static Fleet)> {
     static FLEET: OnceCell<Fleet> = OnceCell::const_new();
     let cluster = shared(Profile::Plain).await?;
-    let fleet = FLEET.get_or_try_init(|| Fleet::start(cluster, FleetSettings::new(3))).await?;
+    let fleet = FLEET
+        .get_or_try_init(|| Fleet::start(cluster, FleetSettings::new(3)))
+        .await?;
     Ok((cluster, fleet))
 }
 
@@ -31,8 +33,15 @@ pub(crate) fn pod_yaml(name: &str, metadata: &str, spec: &str) -> String {
 
 /// The state of one condition of a pod.
 pub(crate) fn condition<'a>(pod: &'a Pod, kind: &str) -> &'a str {
-    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
-    conditions.into_iter().flatten().find(|c| c.type_ == kind).map_or("absent", |c| c.status.as_str())
+    let conditions = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_ref());
+    conditions
+        .into_iter()
+        .flatten()
+        .find(|c| c.type_ == kind)
+        .map_or("absent", |c| c.status.as_str())
 }
 
 /// Waits until a pod is ready and returns it.
@@ -57,11 +66,24 @@ pub(crate) async fn gone(pods: &Api<Pod>, name: &str) -> anyhow::Result<()> {
 
 /// Names of the nodes that the namespace's pods are bound to, one entry a bound pod.
 pub(crate) async fn bound(pods: &Api<Pod>) -> anyhow::Result<Vec<String>> {
-    let pods = pods.list(&ListParams::default()).await.context("list pods")?.items;
-    Ok(pods.into_iter().filter_map(|pod| pod.spec?.node_name).collect())
+    let pods = pods
+        .list(&ListParams::default())
+        .await
+        .context("list pods")?
+        .items;
+    Ok(pods
+        .into_iter()
+        .filter_map(|pod| pod.spec?.node_name)
+        .collect())
 }
 
 /// Names of all pods of the namespace.
 pub(crate) async fn names(pods: &Api<Pod>) -> anyhow::Result<Vec<String>> {
-    Ok(pods.list(&ListParams::default()).await?.items.iter().map(ResourceExt::name_any).collect())
+    Ok(pods
+        .list(&ListParams::default())
+        .await?
+        .items
+        .iter()
+        .map(ResourceExt::name_any)
+        .collect())
 }

@@ -40,7 +40,10 @@ pub struct Comparison {
 /// Compares a run's medians and 99th percentiles with the truth.
 #[must_use]
 pub fn compare(summary: &RunSummary, truth: Truth) -> Vec<Comparison> {
-    let figures: [(&str, Option<Distribution>, Duration); 2] = [("TTFT", summary.total.ttft, truth.ttft), ("ITL", summary.total.itl, truth.itl)];
+    let figures: [(&str, Option<Distribution>, Duration); 2] = [
+        ("TTFT", summary.total.ttft, truth.ttft),
+        ("ITL", summary.total.itl, truth.itl),
+    ];
     let mut comparisons = Vec::new();
     for (name, reported, truth) in figures {
         let at = |percentile: &str, of: fn(&Distribution) -> f64, tolerance: Duration| {
@@ -64,5 +67,7 @@ pub fn compare(summary: &RunSummary, truth: Truth) -> Vec<Comparison> {
 /// Whether a run against the known server was valid, complete and truthful.
 #[must_use]
 pub fn passed(summary: &RunSummary, comparisons: &[Comparison]) -> bool {
-    summary.validity.valid && summary.total.requests.failed == 0 && comparisons.iter().all(|comparison| comparison.passed)
+    summary.validity.valid
+        && summary.total.requests.failed == 0
+        && comparisons.iter().all(|comparison| comparison.passed)
 }

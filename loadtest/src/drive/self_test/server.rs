@@ -49,7 +49,9 @@ impl KnownServer {
     /// # Errors
     /// No port can be bound or no thread made.
     pub fn start(truth: Truth) -> io::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .build()?;
         let listener = {
             let _registers_with_it = runtime.enter();
             let socket = tokio::net::TcpSocket::new_v4()?;
@@ -68,14 +70,18 @@ impl KnownServer {
                 .spawn(move || write_tokens(&writer_queue, truth, &writer_stopped))?,
         );
         let reader_stop = stop.clone();
-        threads.push(std::thread::Builder::new().name("known-reader".to_owned()).spawn(move || {
-            runtime.block_on(async move {
-                tokio::select! {
-                    () = reader_stop.cancelled() => {}
-                    () = accept(listener, queue, truth) => {}
-                }
-            });
-        })?);
+        threads.push(
+            std::thread::Builder::new()
+                .name("known-reader".to_owned())
+                .spawn(move || {
+                    runtime.block_on(async move {
+                        tokio::select! {
+                            () = reader_stop.cancelled() => {}
+                            () = accept(listener, queue, truth) => {}
+                        }
+                    });
+                })?,
+        );
         Ok(Self {
             address,
             stop,
@@ -208,7 +214,9 @@ async fn read_some(connection: &TcpStream, buffer: &mut Vec<u8>) -> io::Result<u
 /// The number that follows a name, past a colon and spaces.
 fn number_after<T: std::str::FromStr>(text: &str, name: &str) -> Option<T> {
     let rest = text[text.find(name)? + name.len()..].trim_start_matches([':', ' ']);
-    let end = rest.find(|character: char| !character.is_ascii_digit()).unwrap_or(rest.len());
+    let end = rest
+        .find(|character: char| !character.is_ascii_digit())
+        .unwrap_or(rest.len());
     rest[..end].parse().ok()
 }
 
@@ -233,23 +241,37 @@ fn write_tokens(queue: &Queue, truth: Truth, stopped: &AtomicBool) {
             if due.is_none_or(|due| due > now) {
                 break;
             }
-            let answer = if from_first { queue.first.lock().pop_front() } else { later.pop_front() };
+            let answer = if from_first {
+                queue.first.lock().pop_front()
+            } else {
+                later.pop_front()
+            };
             let Some(mut answer) = answer else { break };
             frames.fill(&mut out, &answer);
             answer.written += 1;
             // A client that does not read or is gone gets nothing more.
-            if matches!(answer.connection.try_write(&out), Ok(count) if count == out.len()) && answer.written < answer.total {
+            if matches!(answer.connection.try_write(&out), Ok(count) if count == out.len())
+                && answer.written < answer.total
+            {
                 answer.due += truth.itl;
                 later.push_back(answer);
             }
         }
         let mut first = queue.first.lock();
-        let next = first.front().map(|answer| answer.due).into_iter().chain(later.front().map(|answer| answer.due)).min();
+        let next = first
+            .front()
+            .map(|answer| answer.due)
+            .into_iter()
+            .chain(later.front().map(|answer| answer.due))
+            .min();
         match next {
             None => drop(queue.arrived.wait_for(&mut first, WAKE)),
             Some(due) => {
                 drop(first);
-                std::thread::sleep(due.saturating_duration_since(Instant::now()).clamp(MERGE, WAKE));
+                std::thread::sleep(
+                    due.saturating_duration_since(Instant::now())
+                        .clamp(MERGE, WAKE),
+                );
             }
         }
     }
@@ -270,7 +292,11 @@ impl Frames {
         frame(&mut token, TOKEN);
         let mut finish = Vec::new();
         frame(&mut finish, FINISH);
-        Self { first, token, finish }
+        Self {
+            first,
+            token,
+            finish,
+        }
     }
 
     /// Everything that is written together with the answer's next token.
@@ -282,7 +308,11 @@ impl Frames {
         out.extend_from_slice(&self.token);
         if answer.written + 1 == answer.total {
             out.extend_from_slice(&self.finish);
-            let Answer { input_tokens, total, .. } = answer;
+            let Answer {
+                input_tokens,
+                total,
+                ..
+            } = answer;
             frame(
                 out,
                 &format!(

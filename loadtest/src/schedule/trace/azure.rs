@@ -18,7 +18,10 @@ pub(super) fn reader(header: &str) -> Result<Box<dyn Fn(&str) -> Result<Line, St
         Ok(Line::Request(RawRow {
             at_nanoseconds: instant(field(&fields, stamp, "TIMESTAMP")?)?,
             input_tokens: count(field(&fields, input, "ContextTokens")?, "ContextTokens")?,
-            output_tokens: count(field(&fields, output, "GeneratedTokens")?, "GeneratedTokens")?,
+            output_tokens: count(
+                field(&fields, output, "GeneratedTokens")?,
+                "GeneratedTokens",
+            )?,
             client: 0,
             prefix: Prefix::None,
         }))
@@ -32,7 +35,11 @@ fn instant(text: &str) -> Result<i128, String> {
             .parse::<DateTime>()
             .and_then(|civil| civil.to_zoned(TimeZone::UTC))
             .map(|zoned| zoned.timestamp())
-            .map_err(|_| format!("TIMESTAMP is {text:?}, not a date and time such as 2023-11-16 18:15:46.6805900"))?,
+            .map_err(|_| {
+                format!(
+                    "TIMESTAMP is {text:?}, not a date and time such as 2023-11-16 18:15:46.6805900"
+                )
+            })?,
     };
     Ok(timestamp.as_nanosecond())
 }

@@ -14,7 +14,10 @@ pub(super) fn reader(header: &str) -> Result<Box<dyn Fn(&str) -> Result<Line, St
     let session = header.find("Session ID");
     Ok(Box::new(move |line| {
         let fields: Vec<&str> = line.trim_end_matches('\r').split(',').collect();
-        let output_tokens = count(field(&fields, output, "Response tokens")?, "Response tokens")?;
+        let output_tokens = count(
+            field(&fields, output, "Response tokens")?,
+            "Response tokens",
+        )?;
         if output_tokens == 0 {
             return Ok(Line::Failed);
         }
@@ -39,5 +42,7 @@ fn client(session: &str) -> u32 {
     }
     let mut hash = Fnv::new();
     hash.bytes(session.as_bytes());
-    u32::try_from(hash.finish() >> 33).unwrap_or(0).saturating_add(1)
+    u32::try_from(hash.finish() >> 33)
+        .unwrap_or(0)
+        .saturating_add(1)
 }

@@ -14,7 +14,10 @@ pub(super) fn reader(header: &str) -> Result<Box<dyn Fn(&str) -> Result<Line, St
         let input_tokens = count(field(&fields, input, "input_tokens")?, "input_tokens")?;
         let prefix = match hit {
             None => Prefix::None,
-            Some(position) => match count(field(&fields, position, "prefix_hit_tokens")?, "prefix_hit_tokens")? {
+            Some(position) => match count(
+                field(&fields, position, "prefix_hit_tokens")?,
+                "prefix_hit_tokens",
+            )? {
                 0 => Prefix::None,
                 // One common text: whoever hits n tokens begins with its first n.
                 tokens => Prefix::Shared {

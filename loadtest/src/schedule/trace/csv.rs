@@ -8,28 +8,48 @@ pub(super) struct Header<'a> {
 impl<'a> Header<'a> {
     pub(super) fn new(line: &'a str) -> Self {
         Self {
-            columns: line.trim_end_matches('\r').split(',').map(str::trim).collect(),
+            columns: line
+                .trim_end_matches('\r')
+                .split(',')
+                .map(str::trim)
+                .collect(),
         }
     }
 
     /// The position of a column that may be missing.
     pub(super) fn find(&self, name: &str) -> Option<usize> {
-        self.columns.iter().position(|column| column.eq_ignore_ascii_case(name))
+        self.columns
+            .iter()
+            .position(|column| column.eq_ignore_ascii_case(name))
     }
 
     /// The position of a column that must be there.
     pub(super) fn need(&self, name: &str) -> Result<usize, String> {
-        self.find(name)
-            .ok_or_else(|| format!("the column {name} is missing; the columns are {}", self.columns.join(", ")))
+        self.find(name).ok_or_else(|| {
+            format!(
+                "the column {name} is missing; the columns are {}",
+                self.columns.join(", ")
+            )
+        })
     }
 }
 
 /// The field at a position.
-pub(super) fn field<'a>(fields: &[&'a str], position: usize, name: &str) -> Result<&'a str, String> {
+pub(super) fn field<'a>(
+    fields: &[&'a str],
+    position: usize,
+    name: &str,
+) -> Result<&'a str, String> {
     fields
         .get(position)
         .map(|field| field.trim())
-        .ok_or_else(|| format!("it ends before {name}: {} fields instead of at least {}", fields.len(), position + 1))
+        .ok_or_else(|| {
+            format!(
+                "it ends before {name}: {} fields instead of at least {}",
+                fields.len(),
+                position + 1
+            )
+        })
 }
 
 /// A count of tokens: a whole number, also when written with a decimal point.
@@ -52,7 +72,11 @@ pub(super) fn seconds(text: &str, name: &str) -> Result<i128, String> {
         return i128::try_from(duration.as_nanos()).map_err(|_| refuse());
     }
     let whole: i128 = whole.parse().map_err(|_| refuse())?;
-    let nine: String = fraction.chars().chain(std::iter::repeat('0')).take(9).collect();
+    let nine: String = fraction
+        .chars()
+        .chain(std::iter::repeat('0'))
+        .take(9)
+        .collect();
     let nanoseconds: i128 = nine.parse().map_err(|_| refuse())?;
     Ok(whole * 1_000_000_000 + nanoseconds)
 }

@@ -79,7 +79,9 @@ pub enum TraceError {
         source: std::io::Error,
     },
     /// No built-in trace has this name and no file does.
-    #[error("there is no trace {source_name:?}: give a file, or one of the built-in traces {known}")]
+    #[error(
+        "there is no trace {source_name:?}: give a file, or one of the built-in traces {known}"
+    )]
     Unknown {
         /// What was given.
         source_name: String,
@@ -87,7 +89,9 @@ pub enum TraceError {
         known: String,
     },
     /// The first line fits none of the formats.
-    #[error("the trace {source_name} begins with {first_line:?}, which is none of the known formats (coppice, azure, mooncake, burst-gpt)")]
+    #[error(
+        "the trace {source_name} begins with {first_line:?}, which is none of the known formats (coppice, azure, mooncake, burst-gpt)"
+    )]
     UnknownFormat {
         /// File or built-in name.
         source_name: String,
@@ -157,7 +161,11 @@ pub fn read(source: &Path, format: Option<Format>) -> Result<Trace, TraceError> 
 ///
 /// # Errors
 /// See [`TraceError`].
-pub fn parse(source_name: &str, bytes: Vec<u8>, format: Option<Format>) -> Result<Trace, TraceError> {
+pub fn parse(
+    source_name: &str,
+    bytes: Vec<u8>,
+    format: Option<Format>,
+) -> Result<Trace, TraceError> {
     let text = decompress(bytes).map_err(|source| TraceError::Read {
         source_name: source_name.to_owned(),
         source,
@@ -206,7 +214,11 @@ pub fn parse(source_name: &str, bytes: Vec<u8>, format: Option<Format>) -> Resul
             source_name: source_name.to_owned(),
         });
     }
-    Ok(Trace { format, rows, failed })
+    Ok(Trace {
+        format,
+        rows,
+        failed,
+    })
 }
 
 fn decompress(bytes: Vec<u8>) -> std::io::Result<String> {
@@ -217,7 +229,8 @@ fn decompress(bytes: Vec<u8>) -> std::io::Result<String> {
     } else {
         bytes
     };
-    let mut text = String::from_utf8(bytes).map_err(|error| std::io::Error::new(std::io::ErrorKind::InvalidData, error))?;
+    let mut text = String::from_utf8(bytes)
+        .map_err(|error| std::io::Error::new(std::io::ErrorKind::InvalidData, error))?;
     if text.starts_with('\u{feff}') {
         text.remove(0);
     }
@@ -244,7 +257,9 @@ fn from_first(mut raw: Vec<RawRow>) -> Vec<Row> {
     let origin = raw.first().map_or(0, |row| row.at_nanoseconds);
     raw.into_iter()
         .map(|row| Row {
-            at: Duration::from_nanos(u64::try_from(row.at_nanoseconds - origin).unwrap_or(u64::MAX)),
+            at: Duration::from_nanos(
+                u64::try_from(row.at_nanoseconds - origin).unwrap_or(u64::MAX),
+            ),
             input_tokens: row.input_tokens.max(1),
             output_tokens: row.output_tokens.max(1),
             client: row.client,
@@ -256,7 +271,10 @@ fn from_first(mut raw: Vec<RawRow>) -> Vec<Row> {
 /// The files of a trace given by path, for messages and records.
 #[must_use]
 pub fn display_name(source: &Path) -> String {
-    source.file_name().map_or_else(|| PathBuf::from(source).display().to_string(), |name| name.to_string_lossy().into_owned())
+    source.file_name().map_or_else(
+        || PathBuf::from(source).display().to_string(),
+        |name| name.to_string_lossy().into_owned(),
+    )
 }
 
 #[cfg(test)]

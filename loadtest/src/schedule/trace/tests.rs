@@ -17,10 +17,24 @@ fn our_own_form_is_read_by_column_name() {
 
 #[test]
 fn prefix_hits_become_a_shared_beginning_no_longer_than_the_prompt() {
-    let rows = rows("arrival_s,input_tokens,output_tokens,prefix_hit_tokens\n0,100,5,0\n1,100,5,64\n2,100,5,512\n");
+    let rows = rows(
+        "arrival_s,input_tokens,output_tokens,prefix_hit_tokens\n0,100,5,0\n1,100,5,64\n2,100,5,512\n",
+    );
     assert_eq!(rows[0].prefix, Prefix::None);
-    assert_eq!(rows[1].prefix, Prefix::Shared { group: 0, tokens: 64 });
-    assert_eq!(rows[2].prefix, Prefix::Shared { group: 0, tokens: 100 });
+    assert_eq!(
+        rows[1].prefix,
+        Prefix::Shared {
+            group: 0,
+            tokens: 64
+        }
+    );
+    assert_eq!(
+        rows[2].prefix,
+        Prefix::Shared {
+            group: 0,
+            tokens: 100
+        }
+    );
 }
 
 #[test]
@@ -34,7 +48,10 @@ fn azure_stamps_of_both_years_are_read_with_and_without_fraction() {
     );
     assert_eq!(milliseconds(&rows_2024), [0, 9, 1500]);
     assert_eq!(rows_2024[0].input_tokens, 2399);
-    assert_eq!(rows_2024[2].output_tokens, 1, "a request generates at least one token");
+    assert_eq!(
+        rows_2024[2].output_tokens, 1,
+        "a request generates at least one token"
+    );
 }
 
 #[test]
@@ -69,10 +86,20 @@ fn burst_gpt_is_read_with_and_without_sessions_and_failures_are_counted() {
 
 #[test]
 fn built_in_traces_have_the_published_counts_and_means() {
-    for (name, count, input, output) in [("azure-2023-conv", 19_366, 1155.0, 211.0), ("mooncake-conversation", 12_031, 12_035.0, 343.0)] {
+    for (name, count, input, output) in [
+        ("azure-2023-conv", 19_366, 1155.0, 211.0),
+        ("mooncake-conversation", 12_031, 12_035.0, 343.0),
+    ] {
         let trace = read(Path::new(name), None).unwrap();
         assert_eq!(trace.rows.len(), count);
-        let mean = |key: fn(&Row) -> u32| trace.rows.iter().map(|row| f64::from(key(row))).sum::<f64>() / count as f64;
+        let mean = |key: fn(&Row) -> u32| {
+            trace
+                .rows
+                .iter()
+                .map(|row| f64::from(key(row)))
+                .sum::<f64>()
+                / count as f64
+        };
         assert!((mean(|row| row.input_tokens) - input).abs() < 1.0);
         assert!((mean(|row| row.output_tokens) - output).abs() < 1.0);
     }
@@ -81,18 +108,34 @@ fn built_in_traces_have_the_published_counts_and_means() {
 
 #[test]
 fn what_is_wrong_is_named_with_its_place() {
-    let error = |text: &str| parse("t.csv", text.as_bytes().to_vec(), None).unwrap_err().to_string();
+    let error = |text: &str| {
+        parse("t.csv", text.as_bytes().to_vec(), None)
+            .unwrap_err()
+            .to_string()
+    };
     assert_eq!(
         error("arrival_s,input_tokens,output_tokens\n0,1,1\n1,many,1\n"),
         "the trace t.csv, line 3: input_tokens is \"many\", not a number of tokens"
     );
-    assert!(error("arrival_s,input_tokens\n0,1\n").contains("line 1: the column output_tokens is missing"));
-    assert!(error("arrival_s,input_tokens,output_tokens\n0,1\n").contains("it ends before output_tokens"));
-    assert!(error("TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,1,1\n").contains("TIMESTAMP is \"yesterday\""));
+    assert!(
+        error("arrival_s,input_tokens\n0,1\n")
+            .contains("line 1: the column output_tokens is missing")
+    );
+    assert!(
+        error("arrival_s,input_tokens,output_tokens\n0,1\n")
+            .contains("it ends before output_tokens")
+    );
+    assert!(
+        error("TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,1,1\n")
+            .contains("TIMESTAMP is \"yesterday\"")
+    );
     assert!(error("a,b,c\n1,2,3\n").contains("none of the known formats"));
     assert!(error("").contains("holds no requests"));
     let unknown = read(Path::new("azure-2099"), None).unwrap_err().to_string();
-    assert!(unknown.contains("built-in traces azure-2023-conv, mooncake-conversation"), "{unknown}");
+    assert!(
+        unknown.contains("built-in traces azure-2023-conv, mooncake-conversation"),
+        "{unknown}"
+    );
 }
 
 #[test]

@@ -1,6 +1,8 @@
 use super::tables::{DEFAULTS, FOREIGN, LIST_MAPS, REQUIRED_COUNTERS};
 use crate::gang::PodGangPhase;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{CustomResourceDefinition, JSONSchemaProps};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, JSONSchemaProps,
+};
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
@@ -42,7 +44,10 @@ pub(crate) fn phase_schema(_: &mut SchemaGenerator) -> Schema {
 /// Adds to a derived definition what the derive cannot say.
 pub(super) fn finish(mut definition: CustomResourceDefinition) -> CustomResourceDefinition {
     for version in &mut definition.spec.versions {
-        let schema = version.schema.as_mut().and_then(|validation| validation.open_api_v3_schema.as_mut());
+        let schema = version
+            .schema
+            .as_mut()
+            .and_then(|validation| validation.open_api_v3_schema.as_mut());
         if let Some(schema) = schema {
             *schema = finish_schema(schema);
         }
@@ -59,7 +64,9 @@ fn finish_schema(schema: &JSONSchemaProps) -> JSONSchemaProps {
 
 /// Walks a schema. `path` holds the names of properties from the root; `foreign` is true below a Kubernetes type.
 fn visit(schema: &mut Value, path: &mut Vec<String>, foreign: bool) {
-    let Some(object) = schema.as_object_mut() else { return };
+    let Some(object) = schema.as_object_mut() else {
+        return;
+    };
     change(object, path, foreign);
     if let Some(Value::Object(properties)) = object.get_mut("properties") {
         for (name, property) in properties {
@@ -87,12 +94,18 @@ fn change(object: &mut Map<String, Value>, path: &[String], foreign: bool) {
         // Line ends of the source are not those of the text.
         *text = text.split('\n').collect::<Vec<_>>().join(" ");
     }
-    if object.get("format").is_some_and(|format| format == "uint32" || format == "uint64") {
+    if object
+        .get("format")
+        .is_some_and(|format| format == "uint32" || format == "uint64")
+    {
         object.remove("format");
     }
     if object.get("type").is_some_and(|kind| kind == "array") {
         describe_list(object, path);
-    } else if let Some((_, default)) = DEFAULTS.iter().find(|(pattern, _)| ends_with(path, pattern)) {
+    } else if let Some((_, default)) = DEFAULTS
+        .iter()
+        .find(|(pattern, _)| ends_with(path, pattern))
+    {
         let value = serde_json::from_str(default).expect("the table holds JSON");
         object.insert("default".to_owned(), value);
     }
@@ -105,7 +118,10 @@ fn change(object: &mut Map<String, Value>, path: &[String], foreign: bool) {
 }
 
 fn describe_list(object: &mut Map<String, Value>, path: &[String]) {
-    if let Some((_, keys)) = LIST_MAPS.iter().find(|(pattern, _)| ends_with(path, pattern)) {
+    if let Some((_, keys)) = LIST_MAPS
+        .iter()
+        .find(|(pattern, _)| ends_with(path, pattern))
+    {
         object.insert("x-kubernetes-list-type".to_owned(), json!("map"));
         object.insert("x-kubernetes-list-map-keys".to_owned(), json!(keys));
     } else {
@@ -118,13 +134,21 @@ fn replace_metadata(object: &mut Map<String, Value>) {
     let map = json!({"type": "object", "additionalProperties": {"type": "string"}});
     *object = Map::from_iter([
         ("type".to_owned(), json!("object")),
-        ("properties".to_owned(), json!({"labels": map, "annotations": map})),
+        (
+            "properties".to_owned(),
+            json!({"labels": map, "annotations": map}),
+        ),
     ]);
 }
 
 /// Bounds of a condition, as the Kubernetes API conventions have them.
 fn describe_condition(object: &mut Map<String, Value>) {
-    let Some(properties) = object.get_mut("items").and_then(|items| items.get_mut("properties")) else { return };
+    let Some(properties) = object
+        .get_mut("items")
+        .and_then(|items| items.get_mut("properties"))
+    else {
+        return;
+    };
     let qualified = concat!(
         r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?",
         r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$"
@@ -132,20 +156,29 @@ fn describe_condition(object: &mut Map<String, Value>) {
     properties["type"] = json!({"type": "string", "maxLength": 316, "pattern": qualified});
     properties["status"] = json!({"type": "string", "enum": ["True", "False", "Unknown"]});
     let reason = r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$";
-    properties["reason"] = json!({"type": "string", "minLength": 1, "maxLength": 1024, "pattern": reason});
+    properties["reason"] =
+        json!({"type": "string", "minLength": 1, "maxLength": 1024, "pattern": reason});
     properties["message"] = json!({"type": "string", "maxLength": 32768});
     properties["lastTransitionTime"] = json!({"type": "string", "format": "date-time"});
     properties["observedGeneration"] = json!({"type": "integer", "format": "int64", "minimum": 0});
     if let Some(items) = object.get_mut("items").and_then(Value::as_object_mut) {
         items.remove("description");
-        items.insert("required".to_owned(), json!(["lastTransitionTime", "message", "reason", "status", "type"]));
+        items.insert(
+            "required".to_owned(),
+            json!(["lastTransitionTime", "message", "reason", "status", "type"]),
+        );
     }
 }
 
 /// Upstream lists its counters as required, with a default of 0.
 fn require_counters(object: &mut Map<String, Value>) {
-    let Some(Value::Object(properties)) = object.get("properties") else { return };
-    let counters = REQUIRED_COUNTERS.iter().filter(|name| properties.contains_key(**name)).map(|name| json!(name));
+    let Some(Value::Object(properties)) = object.get("properties") else {
+        return;
+    };
+    let counters = REQUIRED_COUNTERS
+        .iter()
+        .filter(|name| properties.contains_key(**name))
+        .map(|name| json!(name));
     let mut required: Vec<Value> = counters.collect();
     if let Some(Value::Array(existing)) = object.get("required") {
         required.extend(existing.iter().cloned());
@@ -158,5 +191,9 @@ fn require_counters(object: &mut Map<String, Value>) {
 }
 
 fn ends_with(path: &[String], pattern: &[&str]) -> bool {
-    path.len() >= pattern.len() && path[path.len() - pattern.len()..].iter().zip(pattern).all(|(a, b)| a == b)
+    path.len() >= pattern.len()
+        && path[path.len() - pattern.len()..]
+            .iter()
+            .zip(pattern)
+            .all(|(a, b)| a == b)
 }

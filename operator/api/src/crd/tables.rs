@@ -19,13 +19,19 @@ pub(super) const LIST_MAPS: &[(&[&str], &[&str])] = &[
     (&["podSpec", "resourceClaims"], &["name"]),
     (&["podSpec", "schedulingGates"], &["name"]),
     (&["podSpec", "hostAliases"], &["ip"]),
-    (&["podSpec", "topologySpreadConstraints"], &["topologyKey", "whenUnsatisfiable"]),
+    (
+        &["podSpec", "topologySpreadConstraints"],
+        &["topologyKey", "whenUnsatisfiable"],
+    ),
     (&["containers", "env"], &["name"]),
     (&["initContainers", "env"], &["name"]),
     (&["ephemeralContainers", "env"], &["name"]),
     (&["containers", "ports"], &["containerPort", "protocol"]),
     (&["initContainers", "ports"], &["containerPort", "protocol"]),
-    (&["ephemeralContainers", "ports"], &["containerPort", "protocol"]),
+    (
+        &["ephemeralContainers", "ports"],
+        &["containerPort", "protocol"],
+    ),
     (&["containers", "volumeMounts"], &["mountPath"]),
     (&["initContainers", "volumeMounts"], &["mountPath"]),
     (&["ephemeralContainers", "volumeMounts"], &["mountPath"]),
@@ -68,5 +74,10 @@ pub(super) const DEFAULTS: &[(&[&str], &str)] = &[
 pub(super) const FOREIGN: &[&str] = &["podSpec", "metrics", "templateSpec"];
 
 /// Counters that are always on the wire, even at 0.
-pub(super) const REQUIRED_COUNTERS: &[&str] =
-    &["availableReplicas", "readyReplicas", "scheduledReplicas", "scheduleGatedReplicas", "updatedReplicas"];
+pub(super) const REQUIRED_COUNTERS: &[&str] = &[
+    "availableReplicas",
+    "readyReplicas",
+    "scheduledReplicas",
+    "scheduleGatedReplicas",
+    "updatedReplicas",
+];

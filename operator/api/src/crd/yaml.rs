@@ -3,7 +3,10 @@ use serde_json::Value;
 
 /// Name of the file that a definition is kept in: `<group>_<plural>.yaml`.
 pub fn file_name(definition: &CustomResourceDefinition) -> String {
-    format!("{}_{}.yaml", definition.spec.group, definition.spec.names.plural)
+    format!(
+        "{}_{}.yaml",
+        definition.spec.group, definition.spec.names.plural
+    )
 }
 
 /// A definition as one YAML document, with a leading `---` and keys in alphabetical order.
@@ -96,14 +99,22 @@ fn scalar(value: &Value) -> String {
 
 /// A string without quotes where YAML cannot take it for anything else, else as a JSON string, which YAML reads too.
 fn plain_or_quoted(text: &str) -> String {
-    let is_word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | ' ' | ',' | '(' | ')');
+    let is_word = |c: char| {
+        c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | ' ' | ',' | '(' | ')')
+    };
     let word = text.strip_prefix('.').unwrap_or(text);
-    let looks_otherwise = ["true", "false", "null", "yes", "no", "on", "off", "y", "n", "nan", "inf"];
+    let looks_otherwise = [
+        "true", "false", "null", "yes", "no", "on", "off", "y", "n", "nan", "inf",
+    ];
     let is_plain = word.starts_with(|c: char| c.is_ascii_alphabetic())
         && !text.ends_with(' ')
         && text.chars().all(is_word)
         && !looks_otherwise.contains(&word.to_ascii_lowercase().as_str());
-    if is_plain { text.to_owned() } else { Value::from(text).to_string() }
+    if is_plain {
+        text.to_owned()
+    } else {
+        Value::from(text).to_string()
+    }
 }
 
 #[cfg(test)]
@@ -122,7 +133,8 @@ mod tests {
         });
         let mut text = String::new();
         write_value(&mut text, &value, 0);
-        let read: Value = serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        let read: Value =
+            serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
         assert_eq!(read, value, "{text}");
     }
 }

@@ -77,7 +77,9 @@ impl PodNeeds {
             return Some(Obstacle::Cordoned);
         }
         let keeps_off = |taint: &&Taint| match taint.effect {
-            Effect::NoSchedule | Effect::NoExecute => !self.tolerates(&taint.key, &taint.value, taint.effect),
+            Effect::NoSchedule | Effect::NoExecute => {
+                !self.tolerates(&taint.key, &taint.value, taint.effect)
+            }
             Effect::PreferNoSchedule => false,
         };
         if let Some(taint) = node.taints.iter().find(keeps_off) {
@@ -187,13 +189,20 @@ mod tests {
         };
         let tainted = Some(Obstacle::Tainted("gpu=h200:NoSchedule".to_owned()));
         assert_eq!(obstacle(&[]), tainted);
-        assert_eq!(obstacle(&[toleration(Some("gpu"), Some("a100"), None)]), tainted);
+        assert_eq!(
+            obstacle(&[toleration(Some("gpu"), Some("a100"), None)]),
+            tainted
+        );
         assert_eq!(
             obstacle(&[toleration(Some("gpu"), None, Some(Effect::NoExecute))]),
             tainted
         );
         assert_eq!(
-            obstacle(&[toleration(Some("gpu"), Some("h200"), Some(Effect::NoSchedule))]),
+            obstacle(&[toleration(
+                Some("gpu"),
+                Some("h200"),
+                Some(Effect::NoSchedule)
+            )]),
             None
         );
         assert_eq!(obstacle(&[toleration(Some("gpu"), None, None)]), None);
@@ -207,7 +216,10 @@ mod tests {
             unschedulable: true,
             ..node()
         };
-        assert_eq!(PodNeeds::default().obstacle(&node), Some(Obstacle::Cordoned));
+        assert_eq!(
+            PodNeeds::default().obstacle(&node),
+            Some(Obstacle::Cordoned)
+        );
         let tolerations = vec![toleration(Some(CORDON), None, None)];
         let needs = PodNeeds {
             tolerations,
@@ -234,11 +246,20 @@ mod tests {
             .is_none()
         };
         let values = |value: &str| vec!["q".to_owned(), value.to_owned()];
-        assert!(holds("zone", Operator::In(values("a"))) && !holds("zone", Operator::In(values("b"))));
-        assert!(!holds("zone", Operator::NotIn(values("a"))) && holds("none", Operator::NotIn(values("a"))));
+        assert!(
+            holds("zone", Operator::In(values("a"))) && !holds("zone", Operator::In(values("b")))
+        );
+        assert!(
+            !holds("zone", Operator::NotIn(values("a")))
+                && holds("none", Operator::NotIn(values("a")))
+        );
         assert!(holds("zone", Operator::Exists) && !holds("none", Operator::Exists));
         assert!(holds("none", Operator::DoesNotExist) && !holds("zone", Operator::DoesNotExist));
-        assert!(holds("gpus", Operator::Gt(7)) && !holds("gpus", Operator::Gt(8)) && !holds("zone", Operator::Gt(0)));
+        assert!(
+            holds("gpus", Operator::Gt(7))
+                && !holds("gpus", Operator::Gt(8))
+                && !holds("zone", Operator::Gt(0))
+        );
         assert!(holds("gpus", Operator::Lt(9)) && !holds("none", Operator::Lt(9)));
         assert!(!holds("zone", Operator::Unknown));
 
@@ -247,14 +268,20 @@ mod tests {
                 key: "metadata.name".to_owned(),
                 operator: Operator::In(vec![name.to_owned()]),
             }];
-            let terms = vec![NodeTerm { labels: vec![], names }];
+            let terms = vec![NodeTerm {
+                labels: vec![],
+                names,
+            }];
             PodNeeds {
                 node_affinity: Some(terms),
                 ..PodNeeds::default()
             }
             .obstacle(&node())
         };
-        assert_eq!((named("n1"), named("n2")), (None, Some(Obstacle::NotAffine)));
+        assert_eq!(
+            (named("n1"), named("n2")),
+            (None, Some(Obstacle::NotAffine))
+        );
         let nothing = PodNeeds {
             node_affinity: Some(vec![]),
             ..PodNeeds::default()

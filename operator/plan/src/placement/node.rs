@@ -99,7 +99,11 @@ impl Snapshot {
     #[must_use]
     pub fn emptied(&self) -> Self {
         Self {
-            nodes: self.nodes.iter().map(|node| Node::empty(Arc::clone(&node.shape))).collect(),
+            nodes: self
+                .nodes
+                .iter()
+                .map(|node| Node::empty(Arc::clone(&node.shape)))
+                .collect(),
         }
     }
 

@@ -16,7 +16,10 @@ impl Room {
     pub(super) fn new(table: &Table<'_, '_>, rows: &[usize]) -> Self {
         Self {
             rows: rows.to_vec(),
-            free: rows.iter().map(|&row| table.rows[row].free.clone()).collect(),
+            free: rows
+                .iter()
+                .map(|&row| table.rows[row].free.clone())
+                .collect(),
         }
     }
 
@@ -28,7 +31,11 @@ impl Room {
         let candidates = self.rows.iter().zip(&self.free).enumerate();
         let fitting = candidates.filter(|(_, (row, free))| table.fits(class, **row, free));
         let best = fitting.min_by_key(|(_, (row, free))| {
-            (table.rows[**row].unwelcome[class], table.slack(class, free), **row)
+            (
+                table.rows[**row].unwelcome[class],
+                table.slack(class, free),
+                **row,
+            )
         });
         let position = best.map(|(position, _)| position)?;
         self.subtract(table, class, position);
@@ -47,7 +54,10 @@ impl Room {
     }
 
     fn subtract(&mut self, table: &Table<'_, '_>, class: usize, position: usize) {
-        for (free, amount) in self.free[position].iter_mut().zip(&table.classes[class].request) {
+        for (free, amount) in self.free[position]
+            .iter_mut()
+            .zip(&table.classes[class].request)
+        {
             *free -= amount;
         }
     }

@@ -82,21 +82,44 @@ pub fn place(snapshot: &Snapshot, gang: &Gang) -> Result<Placement, Unplaceable>
 }
 
 /// As [`place`], with the effort that may be spent on proofs.
-pub(super) fn place_within(snapshot: &Snapshot, gang: &Gang, mut effort: u64) -> Result<Placement, Unplaceable> {
+pub(super) fn place_within(
+    snapshot: &Snapshot,
+    gang: &Gang,
+    mut effort: u64,
+) -> Result<Placement, Unplaceable> {
     let table = Table::new(snapshot, gang);
     let all: Vec<usize> = (0..table.rows.len()).collect();
-    let refuse = |domains| Err(Unplaceable { gang: gang.name.clone(), domains });
+    let refuse = |domains| {
+        Err(Unplaceable {
+            gang: gang.name.clone(),
+            domains,
+        })
+    };
     if let Some(reason) = incomplete(gang) {
-        return refuse(vec![DomainReason { domain: None, nodes: all.len(), reason }]);
+        return refuse(vec![DomainReason {
+            domain: None,
+            nodes: all.len(),
+            reason,
+        }]);
     }
-    let everywhere = Domain { name: None, rows: all };
+    let everywhere = Domain {
+        name: None,
+        rows: all,
+    };
     let Some(topology) = &gang.topology else {
         return place_in(&table, gang, vec![everywhere], &mut effort).or_else(refuse);
     };
     let domains = domains(&table, topology);
     let narrow = if domains.is_empty() {
-        let reason = Reason::NoDomain { key: topology.key.clone(), value: topology.within.clone() };
-        Err(vec![DomainReason { domain: None, nodes: everywhere.rows.len(), reason }])
+        let reason = Reason::NoDomain {
+            key: topology.key.clone(),
+            value: topology.within.clone(),
+        };
+        Err(vec![DomainReason {
+            domain: None,
+            nodes: everywhere.rows.len(),
+            reason,
+        }])
     } else {
         place_in(&table, gang, domains, &mut effort)
     };
@@ -112,8 +135,15 @@ pub(super) fn place_within(snapshot: &Snapshot, gang: &Gang, mut effort: u64) ->
 }
 
 fn incomplete(gang: &Gang) -> Option<Reason> {
-    let short = gang.groups.iter().find(|group| (group.pods.len() as u64) < u64::from(group.floor))?;
-    Some(Reason::Incomplete { group: short.name.clone(), pods: short.pods.len(), floor: short.floor })
+    let short = gang
+        .groups
+        .iter()
+        .find(|group| (group.pods.len() as u64) < u64::from(group.floor))?;
+    Some(Reason::Incomplete {
+        group: short.name.clone(),
+        pods: short.pods.len(),
+        floor: short.floor,
+    })
 }
 
 /// Nodes among which one choice is made.
@@ -128,12 +158,22 @@ pub(super) fn domains(table: &Table<'_, '_>, topology: &Topology) -> Vec<Domain>
     let mut rows_of: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (position, row) in table.rows.iter().enumerate() {
         if let Some(value) = row.node.shape.labels.get(&topology.key) {
-            if topology.within.as_ref().is_none_or(|within| within == value) {
+            if topology
+                .within
+                .as_ref()
+                .is_none_or(|within| within == value)
+            {
                 rows_of.entry(value).or_default().push(position);
             }
         }
     }
-    rows_of.into_iter().map(|(name, rows)| Domain { name: Some(name.to_owned()), rows }).collect()
+    rows_of
+        .into_iter()
+        .map(|(name, rows)| Domain {
+            name: Some(name.to_owned()),
+            rows,
+        })
+        .collect()
 }
 
 /// Places the gang in one of the domains.
@@ -145,7 +185,11 @@ fn place_in(
 ) -> Result<Placement, Vec<DomainReason>> {
     let scarcest = table.scarcest();
     let room = |domain: &Domain| -> i128 {
-        domain.rows.iter().map(|&row| i128::from(table.rows[row].free[scarcest].max(0))).sum()
+        domain
+            .rows
+            .iter()
+            .map(|&row| i128::from(table.rows[row].free[scarcest].max(0)))
+            .sum()
     };
     // The sort is stable, and domains come by name.
     domains.sort_by_cached_key(room);
@@ -153,7 +197,11 @@ fn place_in(
     let mut hard = Vec::new();
     for domain in domains {
         if let Some(reason) = too_little(table, gang, &domain.rows) {
-            reasons.push(DomainReason { domain: domain.name, nodes: domain.rows.len(), reason });
+            reasons.push(DomainReason {
+                domain: domain.name,
+                nodes: domain.rows.len(),
+                reason,
+            });
             continue;
         }
         let mut room = Room::new(table, &domain.rows);
@@ -172,7 +220,11 @@ fn place_in(
             Found::Nothing => Reason::NotTogether,
             Found::Unknown => Reason::GaveUp,
         };
-        reasons.push(DomainReason { domain: domain.name, nodes: domain.rows.len(), reason });
+        reasons.push(DomainReason {
+            domain: domain.name,
+            nodes: domain.rows.len(),
+            reason,
+        });
     }
     reasons.sort_by(|a, b| a.domain.cmp(&b.domain));
     Err(reasons)
@@ -181,7 +233,10 @@ fn place_in(
 /// A reason that follows from sums, without looking for a place.
 fn too_little(table: &Table<'_, '_>, gang: &Gang, rows: &[usize]) -> Option<Reason> {
     for (position, class) in table.classes.iter().enumerate() {
-        let fit: u64 = rows.iter().map(|&row| u64::from(table.capacity(position, row))).sum();
+        let fit: u64 = rows
+            .iter()
+            .map(|&row| u64::from(table.capacity(position, row)))
+            .sum();
         if fit < u64::from(class.floor) {
             return Some(Reason::TooFew {
                 group: gang.groups[class.groups[0]].name.clone(),
@@ -192,14 +247,28 @@ fn too_little(table: &Table<'_, '_>, gang: &Gang, rows: &[usize]) -> Option<Reas
             });
         }
     }
-    let is_usable = |row: &&usize| (0..table.classes.len()).any(|class| table.rows[**row].obstacles[class].is_none());
+    let is_usable = |row: &&usize| {
+        (0..table.classes.len()).any(|class| table.rows[**row].obstacles[class].is_none())
+    };
     (0..table.columns()).find_map(|column| {
         let usable = rows.iter().filter(is_usable);
-        let free_milli: i128 = usable.map(|&row| i128::from(table.rows[row].free[column].max(0))).sum();
+        let free_milli: i128 = usable
+            .map(|&row| i128::from(table.rows[row].free[column].max(0)))
+            .sum();
         let classes = table.classes.iter();
-        let needed_milli: i128 = classes.map(|class| i128::from(class.request[column]) * i128::from(class.floor)).sum();
-        let resource = table.resources.get(column).map_or("pod slots", AsRef::as_ref).to_owned();
-        (needed_milli > free_milli).then_some(Reason::TooMuchTogether { resource, needed_milli, free_milli })
+        let needed_milli: i128 = classes
+            .map(|class| i128::from(class.request[column]) * i128::from(class.floor))
+            .sum();
+        let resource = table
+            .resources
+            .get(column)
+            .map_or("pod slots", AsRef::as_ref)
+            .to_owned();
+        (needed_milli > free_milli).then_some(Reason::TooMuchTogether {
+            resource,
+            needed_milli,
+            free_milli,
+        })
     })
 }
 
@@ -208,7 +277,12 @@ fn obstacles(table: &Table<'_, '_>, class: usize, rows: &[usize]) -> BTreeMap<Ob
     for &row in rows {
         let lacking = || {
             let column = table.shortest(class, &table.rows[row].free)?;
-            Some(table.resources.get(column).map_or(Obstacle::NoSlot, |name| Obstacle::Lacks(name.clone())))
+            Some(
+                table
+                    .resources
+                    .get(column)
+                    .map_or(Obstacle::NoSlot, |name| Obstacle::Lacks(name.clone())),
+            )
         };
         if let Some(obstacle) = table.rows[row].obstacles[class].clone().or_else(lacking) {
             *obstacles.entry(obstacle).or_insert(0) += 1;
@@ -225,7 +299,10 @@ fn finish(
     assignment: Assignment,
     mut room: Room,
 ) -> Placement {
-    let mut placement = Placement { domain, ..Placement::default() };
+    let mut placement = Placement {
+        domain,
+        ..Placement::default()
+    };
     let mut nodes_of: Vec<_> = assignment.into_iter().map(Vec::into_iter).collect();
     let mut class_of = vec![0; gang.groups.len()];
     for (class, members) in table.classes.iter().enumerate() {
@@ -236,7 +313,11 @@ fn finish(
     for (position, group) in gang.groups.iter().enumerate() {
         let floor = group.pods.iter().take(group.floor as usize);
         let rows = nodes_of[class_of[position]].by_ref();
-        placement.bindings.extend(floor.zip(rows).map(|(pod, row)| binding(table, pod, position, row)));
+        placement.bindings.extend(
+            floor
+                .zip(rows)
+                .map(|(pod, row)| binding(table, pod, position, row)),
+        );
     }
     for (position, group) in gang.groups.iter().enumerate() {
         for pod in group.pods.iter().skip(group.floor as usize) {
@@ -250,7 +331,11 @@ fn finish(
 }
 
 fn binding(table: &Table<'_, '_>, pod: &str, group: usize, row: usize) -> Binding {
-    Binding { pod: pod.to_owned(), group, node: table.rows[row].node.shape.name.clone() }
+    Binding {
+        pod: pod.to_owned(),
+        group,
+        node: table.rows[row].node.shape.name.clone(),
+    }
 }
 
 /// Places pods above the floor outside the preferred domain.
@@ -260,9 +345,19 @@ fn spread_left_out(table: &Table<'_, '_>, gang: &Gang, placement: &mut Placement
     }
     let all: Vec<usize> = (0..table.rows.len()).collect();
     let mut room = Room::new(table, &all);
-    let class_of = |group: usize| table.classes.iter().position(|class| class.groups.contains(&group)).unwrap_or(0);
-    let row_of: BTreeMap<&str, usize> =
-        table.rows.iter().enumerate().map(|(position, row)| (row.node.shape.name.as_str(), position)).collect();
+    let class_of = |group: usize| {
+        table
+            .classes
+            .iter()
+            .position(|class| class.groups.contains(&group))
+            .unwrap_or(0)
+    };
+    let row_of: BTreeMap<&str, usize> = table
+        .rows
+        .iter()
+        .enumerate()
+        .map(|(position, row)| (row.node.shape.name.as_str(), position))
+        .collect();
     let mut taken = vec![Vec::new(); table.classes.len()];
     for binding in &placement.bindings {
         taken[class_of(binding.group)].push(row_of[binding.node.as_str()]);
@@ -301,15 +396,23 @@ mod tests {
     fn gang(pods: &[(i64, u32)]) -> Gang {
         let group = |(cpu, count): &(i64, u32)| Group {
             name: format!("of-{cpu}"),
-            needs: PodNeeds { requests: Resources::from_iter([("cpu", *cpu)]), ..PodNeeds::default() },
+            needs: PodNeeds {
+                requests: Resources::from_iter([("cpu", *cpu)]),
+                ..PodNeeds::default()
+            },
             pods: (0..*count).map(|pod| format!("of-{cpu}-{pod}")).collect(),
             floor: *count,
         };
-        Gang { groups: pods.iter().map(group).collect(), ..Gang::default() }
+        Gang {
+            groups: pods.iter().map(group).collect(),
+            ..Gang::default()
+        }
     }
 
     fn reason(snapshot: &Snapshot, gang: &Gang, effort: u64) -> Option<Reason> {
-        place_within(snapshot, gang, effort).err().map(|refusal| refusal.domains[0].reason.clone())
+        place_within(snapshot, gang, effort)
+            .err()
+            .map(|refusal| refusal.domains[0].reason.clone())
     }
 
     #[test]
@@ -322,9 +425,18 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_together_is_proved() {
-        assert_eq!(reason(&snapshot(&[5, 5]), &gang(&[(3, 2), (2, 1), (1, 1)]), EFFORT), None);
-        assert_eq!(reason(&snapshot(&[5, 4]), &gang(&[(3, 1), (2, 3)]), EFFORT), None);
-        assert_eq!(reason(&snapshot(&[5, 5]), &gang(&[(4, 2), (2, 1)]), EFFORT), Some(Reason::NotTogether));
+        assert_eq!(
+            reason(&snapshot(&[5, 5]), &gang(&[(3, 2), (2, 1), (1, 1)]), EFFORT),
+            None
+        );
+        assert_eq!(
+            reason(&snapshot(&[5, 4]), &gang(&[(3, 1), (2, 3)]), EFFORT),
+            None
+        );
+        assert_eq!(
+            reason(&snapshot(&[5, 5]), &gang(&[(4, 2), (2, 1)]), EFFORT),
+            Some(Reason::NotTogether)
+        );
     }
 
     /// Every way to give two nodes three sizes of pods, compared with adding up what one node can take.
@@ -335,11 +447,21 @@ mod tests {
             let nodes = snapshot(&[a, b]);
             for counts in 0..64u32 {
                 let pods = [(5, counts % 4), (4, counts / 4 % 4), (3, counts / 16)];
-                let total: i64 = pods.iter().map(|(cpu, count)| cpu * i64::from(*count)).sum();
+                let total: i64 = pods
+                    .iter()
+                    .map(|(cpu, count)| cpu * i64::from(*count))
+                    .sum();
                 let on_first = |taken: u32| {
                     let taken = [taken % 4, taken / 4 % 4, taken / 16];
-                    let is_part = taken.iter().zip(&pods).all(|(taken, (_, count))| taken <= count);
-                    let sum: i64 = taken.iter().zip(&pods).map(|(taken, (cpu, _))| cpu * i64::from(*taken)).sum();
+                    let is_part = taken
+                        .iter()
+                        .zip(&pods)
+                        .all(|(taken, (_, count))| taken <= count);
+                    let sum: i64 = taken
+                        .iter()
+                        .zip(&pods)
+                        .map(|(taken, (cpu, _))| cpu * i64::from(*taken))
+                        .sum();
                     is_part && sum <= a && total - sum <= b
                 };
                 let is_possible = (0..64).any(on_first);
@@ -350,6 +472,9 @@ mod tests {
                 impossible += u32::from(found == Some(Reason::NotTogether));
             }
         }
-        assert!(missed_by_greed > 10 && impossible > 10, "{missed_by_greed} {impossible}");
+        assert!(
+            missed_by_greed > 10 && impossible > 10,
+            "{missed_by_greed} {impossible}"
+        );
     }
 }

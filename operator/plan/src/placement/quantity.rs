@@ -15,7 +15,9 @@ pub struct QuantityError {
 /// # Errors
 /// The text is not in Kubernetes' notation.
 pub fn parse_milli(text: &str) -> Result<i64, QuantityError> {
-    read(text).ok_or_else(|| QuantityError { text: text.to_owned() })
+    read(text).ok_or_else(|| QuantityError {
+        text: text.to_owned(),
+    })
 }
 
 /// Digits that are looked at; more than any amount that can be told apart has.
@@ -27,7 +29,9 @@ fn read(text: &str) -> Option<i64> {
         b'+' => (false, &text[1..]),
         _ => (false, text),
     };
-    let end = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(unsigned.len());
+    let end = unsigned
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(unsigned.len());
     let (number, suffix) = unsigned.split_at(end);
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if whole.len() + fraction.len() == 0 || fraction.contains('.') {
@@ -35,12 +39,20 @@ fn read(text: &str) -> Option<i64> {
     }
     let (binary, decimal) = scale(suffix)?;
     // The value is digits × 2^binary × 10^(decimal - fraction), and thousandths are wanted.
-    let digits: String = whole.chars().chain(fraction.chars()).skip_while(|digit| *digit == '0').collect();
+    let digits: String = whole
+        .chars()
+        .chain(fraction.chars())
+        .skip_while(|digit| *digit == '0')
+        .collect();
     let kept = &digits[..digits.len().min(DIGITS)];
     let dropped = i32::try_from(digits.len() - kept.len()).ok()?;
     let exponent = decimal + 3 + dropped - i32::try_from(fraction.len()).ok()?;
     let rounds_up = digits[kept.len()..].bytes().any(|digit| digit != b'0');
-    let value: i128 = if kept.is_empty() { 0 } else { kept.parse::<i128>().ok()? + i128::from(rounds_up) };
+    let value: i128 = if kept.is_empty() {
+        0
+    } else {
+        kept.parse::<i128>().ok()? + i128::from(rounds_up)
+    };
     let magnitude = multiply(value, binary, exponent);
     let signed = if negative { -magnitude } else { magnitude };
     Some(i64::try_from(signed).unwrap_or(if negative { i64::MIN } else { i64::MAX }))
@@ -83,9 +95,14 @@ fn scale(suffix: &str) -> Option<(u32, i32)> {
         exponent => {
             let digits = exponent.strip_prefix(['e', 'E'])?;
             let unsigned = digits.strip_prefix(['+', '-']).unwrap_or(digits);
-            let is_number = !unsigned.is_empty() && unsigned.bytes().all(|digit| digit.is_ascii_digit());
+            let is_number =
+                !unsigned.is_empty() && unsigned.bytes().all(|digit| digit.is_ascii_digit());
             // Beyond this every amount is 0 or the end of the range.
-            let exponent = if is_number { digits.parse::<i32>().unwrap_or(1000).clamp(-1000, 1000) } else { return None };
+            let exponent = if is_number {
+                digits.parse::<i32>().unwrap_or(1000).clamp(-1000, 1000)
+            } else {
+                return None;
+            };
             (0, exponent)
         }
     };
@@ -143,7 +160,9 @@ mod tests {
 
     #[test]
     fn other_texts_are_refused() {
-        for text in ["", "-", "m", ".", "1.2.3", "1 Gi", "1gi", "1e", "1e1.5", "0x10", "1Kb", "ten", "--1"] {
+        for text in [
+            "", "-", "m", ".", "1.2.3", "1 Gi", "1gi", "1e", "1e1.5", "0x10", "1Kb", "ten", "--1",
+        ] {
             assert!(parse_milli(text).is_err(), "{text}");
         }
     }

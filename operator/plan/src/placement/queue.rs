@@ -56,10 +56,19 @@ pub struct Claim {
 
 /// Places as many gangs as fit, in the fair order, each on what the ones before it left.
 #[must_use]
-pub fn schedule(snapshot: &Snapshot, waiting: &[Waiting], now: Timestamp, settings: Settings) -> Schedule {
+pub fn schedule(
+    snapshot: &Snapshot,
+    waiting: &[Waiting],
+    now: Timestamp,
+    settings: Settings,
+) -> Schedule {
     let mut order: Vec<usize> = (0..waiting.len()).collect();
     order.sort_by_key(|&position| {
-        let Waiting { gang, priority, since } = &waiting[position];
+        let Waiting {
+            gang,
+            priority,
+            since,
+        } = &waiting[position];
         (std::cmp::Reverse(*priority), *since, &gang.name)
     });
     let mut left = snapshot.clone();
@@ -70,7 +79,11 @@ pub fn schedule(snapshot: &Snapshot, waiting: &[Waiting], now: Timestamp, settin
         let signature = Signature::of(gang);
         // Room only shrinks from here on, so what was refused once stays refused.
         let attempt = match refused.get(&signature) {
-            Some(&earlier) => Err(renamed(&schedule.refusals[earlier].1, &waiting[schedule.refusals[earlier].0].gang, gang)),
+            Some(&earlier) => Err(renamed(
+                &schedule.refusals[earlier].1,
+                &waiting[schedule.refusals[earlier].0].gang,
+                gang,
+            )),
             None => place(&left, gang),
         };
         match attempt {
@@ -84,7 +97,10 @@ pub fn schedule(snapshot: &Snapshot, waiting: &[Waiting], now: Timestamp, settin
                 refused.entry(signature).or_insert(schedule.refusals.len());
                 schedule.refusals.push((position, unplaceable));
                 if schedule.claim.is_none() && has_patience_run_out(*since, now, settings) {
-                    schedule.claim = claim(&left, gang).map(|nodes| Claim { gang: position, nodes });
+                    schedule.claim = claim(&left, gang).map(|nodes| Claim {
+                        gang: position,
+                        nodes,
+                    });
                     for node in schedule.claim.iter().flat_map(|claim| &claim.nodes) {
                         left.withhold(node);
                     }
@@ -97,16 +113,29 @@ pub fn schedule(snapshot: &Snapshot, waiting: &[Waiting], now: Timestamp, settin
 }
 
 fn has_patience_run_out(since: Timestamp, now: Timestamp, settings: Settings) -> bool {
-    since.checked_add(settings.patience).is_ok_and(|until| until <= now)
+    since
+        .checked_add(settings.patience)
+        .is_ok_and(|until| until <= now)
 }
 
 /// The next instant at which a gang may begin to claim nodes.
-fn recheck_at(schedule: &Schedule, waiting: &[Waiting], now: Timestamp, settings: Settings) -> Option<Timestamp> {
+fn recheck_at(
+    schedule: &Schedule,
+    waiting: &[Waiting],
+    now: Timestamp,
+    settings: Settings,
+) -> Option<Timestamp> {
     if schedule.claim.is_some() {
         return None;
     }
-    let refused = schedule.refusals.iter().map(|(position, _)| waiting[*position].since);
-    refused.filter_map(|since| since.checked_add(settings.patience).ok()).filter(|until| *until > now).min()
+    let refused = schedule
+        .refusals
+        .iter()
+        .map(|(position, _)| waiting[*position].since);
+    refused
+        .filter_map(|since| since.checked_add(settings.patience).ok())
+        .filter(|until| *until > now)
+        .min()
 }
 
 /// What decides whether a gang fits: two gangs with equal ones fit or do not fit together.
@@ -119,11 +148,23 @@ struct Signature<'g> {
 
 impl<'g> Signature<'g> {
     fn of(gang: &'g Gang) -> Self {
-        let group = |group: &'g Group| (&group.needs, group.floor, group.pods.len() as u64 >= u64::from(group.floor));
+        let group = |group: &'g Group| {
+            (
+                &group.needs,
+                group.floor,
+                group.pods.len() as u64 >= u64::from(group.floor),
+            )
+        };
         let topology = gang.topology.as_ref();
         Self {
             groups: gang.groups.iter().map(group).collect(),
-            topology: topology.map(|topology| (topology.key.as_str(), topology.within.as_deref(), topology.required)),
+            topology: topology.map(|topology| {
+                (
+                    topology.key.as_str(),
+                    topology.within.as_deref(),
+                    topology.required,
+                )
+            }),
             avoid: &gang.avoid,
         }
     }
@@ -131,12 +172,18 @@ impl<'g> Signature<'g> {
 
 /// The refusal of one gang in the words of another one with the same signature.
 fn renamed(unplaceable: &Unplaceable, from: &Gang, to: &Gang) -> Unplaceable {
-    let mut renamed = Unplaceable { gang: to.name.clone(), domains: unplaceable.domains.clone() };
+    let mut renamed = Unplaceable {
+        gang: to.name.clone(),
+        domains: unplaceable.domains.clone(),
+    };
     for domain in &mut renamed.domains {
         match &mut domain.reason {
             Reason::Incomplete { group, pods, .. } => {
                 if let Some(position) = from.groups.iter().position(|of| of.name == *group) {
-                    (*group, *pods) = (to.groups[position].name.clone(), to.groups[position].pods.len());
+                    (*group, *pods) = (
+                        to.groups[position].name.clone(),
+                        to.groups[position].pods.len(),
+                    );
                 }
             }
             Reason::TooFew { group, .. } => {
@@ -144,7 +191,10 @@ fn renamed(unplaceable: &Unplaceable, from: &Gang, to: &Gang) -> Unplaceable {
                     group.clone_from(&to.groups[position].name);
                 }
             }
-            Reason::NoDomain { .. } | Reason::TooMuchTogether { .. } | Reason::NotTogether | Reason::GaveUp => {}
+            Reason::NoDomain { .. }
+            | Reason::TooMuchTogether { .. }
+            | Reason::NotTogether
+            | Reason::GaveUp => {}
         }
     }
     renamed
@@ -154,7 +204,11 @@ fn renamed(unplaceable: &Unplaceable, from: &Gang, to: &Gang) -> Unplaceable {
 fn claim(snapshot: &Snapshot, gang: &Gang) -> Option<BTreeSet<String>> {
     let emptied = snapshot.emptied();
     let (now, then) = (Table::new(snapshot, gang), Table::new(&emptied, gang));
-    let names = |rows: BTreeSet<usize>| rows.into_iter().map(|row| now.rows[row].node.shape.name.clone()).collect();
+    let names = |rows: BTreeSet<usize>| {
+        rows.into_iter()
+            .map(|row| now.rows[row].node.shape.name.clone())
+            .collect()
+    };
     let everywhere: Vec<usize> = (0..now.rows.len()).collect();
     let Some(topology) = &gang.topology else {
         return vacate(&now, &then, &everywhere).map(|(_, rows)| names(rows));
@@ -162,16 +216,32 @@ fn claim(snapshot: &Snapshot, gang: &Gang) -> Option<BTreeSet<String>> {
     let domains = super::place::domains(&now, topology).into_iter();
     let candidates = domains.filter_map(|domain| vacate(&now, &then, &domain.rows));
     let best = candidates.min_by_key(|(shortage, _)| *shortage);
-    let spread = || if topology.required { None } else { vacate(&now, &then, &everywhere) };
+    let spread = || {
+        if topology.required {
+            None
+        } else {
+            vacate(&now, &then, &everywhere)
+        }
+    };
     best.or_else(spread).map(|(_, rows)| names(rows))
 }
 
 /// Places the floor as if nodes could be vacated, and says how much would have to leave, and which nodes are used.
 ///
 /// `now` and `then` are tables of the same nodes and gang, as full as they are and as empty as they can become.
-fn vacate(now: &Table<'_, '_>, then: &Table<'_, '_>, rows: &[usize]) -> Option<(i128, BTreeSet<usize>)> {
-    let mut free_now: BTreeMap<usize, Vec<i64>> = rows.iter().map(|&row| (row, now.rows[row].free.clone())).collect();
-    let mut free_then: BTreeMap<usize, Vec<i64>> = rows.iter().map(|&row| (row, then.rows[row].free.clone())).collect();
+fn vacate(
+    now: &Table<'_, '_>,
+    then: &Table<'_, '_>,
+    rows: &[usize],
+) -> Option<(i128, BTreeSet<usize>)> {
+    let mut free_now: BTreeMap<usize, Vec<i64>> = rows
+        .iter()
+        .map(|&row| (row, now.rows[row].free.clone()))
+        .collect();
+    let mut free_then: BTreeMap<usize, Vec<i64>> = rows
+        .iter()
+        .map(|&row| (row, then.rows[row].free.clone()))
+        .collect();
     let (mut shortage, mut used) = (0, BTreeSet::new());
     // The two tables may list classes in different orders; the order of `then` counts.
     for (class, of) in then.classes.iter().enumerate() {
@@ -180,16 +250,31 @@ fn vacate(now: &Table<'_, '_>, then: &Table<'_, '_>, rows: &[usize]) -> Option<(
             let missing = |row: &usize| -> i128 {
                 let columns = of.request.iter().zip(&free_now[row]).enumerate();
                 let short = columns.map(|(column, (amount, free))| {
-                    if *amount > 0 { part(amount.saturating_sub((*free).max(0)).max(0), then.scale(column)) } else { 0 }
+                    if *amount > 0 {
+                        part(
+                            amount.saturating_sub((*free).max(0)).max(0),
+                            then.scale(column),
+                        )
+                    } else {
+                        0
+                    }
                 });
                 short.map(i128::from).sum()
             };
             // By name among equals, and not the fullest: others filling up must not move the claim.
-            let row = *rows.iter().filter(fits).min_by_key(|row| (missing(row), **row))?;
+            let row = *rows
+                .iter()
+                .filter(fits)
+                .min_by_key(|row| (missing(row), **row))?;
             shortage += missing(&row);
             used.insert(row);
-            for free in [free_now.get_mut(&row), free_then.get_mut(&row)].into_iter().flatten() {
-                free.iter_mut().zip(&of.request).for_each(|(free, amount)| *free = free.saturating_sub(*amount));
+            for free in [free_now.get_mut(&row), free_then.get_mut(&row)]
+                .into_iter()
+                .flatten()
+            {
+                free.iter_mut()
+                    .zip(&of.request)
+                    .for_each(|(free, amount)| *free = free.saturating_sub(*amount));
             }
         }
     }

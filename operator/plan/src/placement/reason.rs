@@ -110,29 +110,52 @@ impl fmt::Display for Obstacle {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Incomplete { group, pods, floor } => write!(f, "{group} has {pods} of {floor} pods yet"),
+            Self::Incomplete { group, pods, floor } => {
+                write!(f, "{group} has {pods} of {floor} pods yet")
+            }
             Self::NoDomain { key, value: None } => write!(f, "no node has the label {key}"),
-            Self::NoDomain { key, value: Some(value) } => write!(f, "no node has the label {key}={value}"),
-            Self::TooFew { group, more_groups, fit, floor, obstacles } => {
+            Self::NoDomain {
+                key,
+                value: Some(value),
+            } => write!(f, "no node has the label {key}={value}"),
+            Self::TooFew {
+                group,
+                more_groups,
+                fit,
+                floor,
+                obstacles,
+            } => {
                 write!(f, "{fit} of {floor} pods of {group}")?;
                 if *more_groups > 0 {
                     write!(f, " and {more_groups} more like it")?;
                 }
                 f.write_str(" fit")?;
                 for (position, (obstacle, nodes)) in obstacles.iter().enumerate() {
-                    let separator = if position == 0 { "; nodes that take none: " } else { ", " };
+                    let separator = if position == 0 {
+                        "; nodes that take none: "
+                    } else {
+                        ", "
+                    };
                     write!(f, "{separator}{nodes} {obstacle}")?;
                 }
                 Ok(())
             }
-            Self::TooMuchTogether { resource, needed_milli, free_milli } => write!(
+            Self::TooMuchTogether {
+                resource,
+                needed_milli,
+                free_milli,
+            } => write!(
                 f,
                 "all pods together need {} of {resource}, {} are free",
                 Amount(*needed_milli),
                 Amount(*free_milli)
             ),
-            Self::NotTogether => f.write_str("there is enough of everything, but not on the right nodes"),
-            Self::GaveUp => f.write_str("no place was found within the effort that one gang may cost"),
+            Self::NotTogether => {
+                f.write_str("there is enough of everything, but not on the right nodes")
+            }
+            Self::GaveUp => {
+                f.write_str("no place was found within the effort that one gang may cost")
+            }
         }
     }
 }
@@ -144,7 +167,12 @@ impl fmt::Display for Unplaceable {
     /// One sentence; domains with the same reason share it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut alike: Vec<(String, Vec<&str>, usize)> = Vec::new();
-        for DomainReason { domain, nodes, reason } in &self.domains {
+        for DomainReason {
+            domain,
+            nodes,
+            reason,
+        } in &self.domains
+        {
             let text = reason.to_string();
             let domain = domain.as_deref();
             match alike.iter_mut().find(|(of, ..)| *of == text) {
@@ -182,7 +210,11 @@ impl fmt::Display for Amount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(milli) = self;
         let (whole, part) = (milli / 1000, milli % 1000);
-        if part == 0 { write!(f, "{whole}") } else { write!(f, "{whole}.{part:03}") }
+        if part == 0 {
+            write!(f, "{whole}")
+        } else {
+            write!(f, "{whole}.{part:03}")
+        }
     }
 }
 
@@ -196,12 +228,22 @@ mod tests {
             (Obstacle::Cordoned, 1),
             (Obstacle::Tainted("a=b:NoSchedule".to_owned()), 2),
         ]);
-        Reason::TooFew { group: "w-0-decode".to_owned(), more_groups: 1, fit, floor: 4, obstacles }
+        Reason::TooFew {
+            group: "w-0-decode".to_owned(),
+            more_groups: 1,
+            fit,
+            floor: 4,
+            obstacles,
+        }
     }
 
     #[test]
     fn domains_with_one_reason_share_a_sentence() {
-        let domain = |name: &str, reason| DomainReason { domain: Some(name.to_owned()), nodes: 8, reason };
+        let domain = |name: &str, reason| DomainReason {
+            domain: Some(name.to_owned()),
+            nodes: 8,
+            reason,
+        };
         let domains = vec![
             domain("r1", too_few(2)),
             domain("r2", too_few(2)),
@@ -214,7 +256,14 @@ mod tests {
 
     #[test]
     fn amounts_are_in_the_resources_own_unit() {
-        let reason = Reason::TooMuchTogether { resource: "cpu".to_owned(), needed_milli: 4500, free_milli: 4000 };
-        assert_eq!(reason.to_string(), "all pods together need 4.500 of cpu, 4 are free");
+        let reason = Reason::TooMuchTogether {
+            resource: "cpu".to_owned(),
+            needed_milli: 4500,
+            free_milli: 4000,
+        };
+        assert_eq!(
+            reason.to_string(),
+            "all pods together need 4.500 of cpu, 4 are free"
+        );
     }
 }

@@ -41,7 +41,8 @@ struct Level {
 
 /// Searches `rows` for a place for the floor. Each mixture and each node tried costs one of `effort`.
 pub(super) fn search(table: &Table<'_, '_>, rows: &[usize], effort: &mut u64) -> Found {
-    let usable = |row: &&usize| (0..table.classes.len()).any(|class| table.capacity(class, **row) > 0);
+    let usable =
+        |row: &&usize| (0..table.classes.len()).any(|class| table.capacity(class, **row) > 0);
     let rows: Vec<usize> = rows.iter().filter(usable).copied().collect();
     let mut search = Search {
         table,
@@ -81,7 +82,11 @@ impl Search<'_, '_, '_> {
     fn run(&mut self) -> Found {
         let floor: Vec<u32> = self.table.classes.iter().map(|class| class.floor).collect();
         let Some(first) = self.enter(0, floor) else {
-            return if self.effort == 0 { Found::Unknown } else { Found::Nothing };
+            return if self.effort == 0 {
+                Found::Unknown
+            } else {
+                Found::Nothing
+            };
         };
         let mut levels = vec![first];
         while let Some(level) = levels.last_mut() {
@@ -95,7 +100,12 @@ impl Search<'_, '_, '_> {
                 continue;
             };
             level.next += 1;
-            let remaining = level.remaining.iter().zip(mixture).map(|(count, placed)| count - placed).collect();
+            let remaining = level
+                .remaining
+                .iter()
+                .zip(mixture)
+                .map(|(count, placed)| count - placed)
+                .collect();
             let depth = levels.len();
             match self.enter(depth, remaining) {
                 Some(level) => levels.push(level),
@@ -109,7 +119,10 @@ impl Search<'_, '_, '_> {
     /// The mixtures to try on the node at `position`, or nothing when no mixture can lead anywhere or effort is up.
     fn enter(&mut self, position: usize, remaining: Vec<u32>) -> Option<Level> {
         self.effort = self.effort.checked_sub(1).unwrap_or_default();
-        if self.effort == 0 || !self.may_fit(position, &remaining) || self.failed.contains(&(position, remaining.clone())) {
+        if self.effort == 0
+            || !self.may_fit(position, &remaining)
+            || self.failed.contains(&(position, remaining.clone()))
+        {
             return None;
         }
         let mut mixtures = Vec::new();
@@ -120,38 +133,67 @@ impl Search<'_, '_, '_> {
                 return None;
             }
         }
-        Some(Level { remaining, mixtures, next: 0 })
+        Some(Level {
+            remaining,
+            mixtures,
+            next: 0,
+        })
     }
 
     fn may_fit(&self, position: usize, remaining: &[u32]) -> bool {
         let capacities = remaining.iter().zip(&self.capacity_ahead[position]);
-        let each_fits = capacities.into_iter().all(|(count, capacity)| u64::from(*count) <= *capacity);
+        let each_fits = capacities
+            .into_iter()
+            .all(|(count, capacity)| u64::from(*count) <= *capacity);
         let demand = |column: usize| -> i128 {
             let classes = self.table.classes.iter().zip(remaining);
-            classes.map(|(class, count)| i128::from(class.request[column]) * i128::from(*count)).sum()
+            classes
+                .map(|(class, count)| i128::from(class.request[column]) * i128::from(*count))
+                .sum()
         };
-        each_fits && self.free_ahead[position].iter().enumerate().all(|(column, free)| demand(column) <= *free)
+        each_fits
+            && self.free_ahead[position]
+                .iter()
+                .enumerate()
+                .all(|(column, free)| demand(column) <= *free)
     }
 
     /// Collects the fullest mixtures for a node, most of the largest class first.
-    fn collect(&mut self, row: usize, remaining: &[u32], chosen: &mut Vec<u32>, free: &[i64], into: &mut Vec<Vec<u32>>) {
+    fn collect(
+        &mut self,
+        row: usize,
+        remaining: &[u32],
+        chosen: &mut Vec<u32>,
+        free: &[i64],
+        into: &mut Vec<Vec<u32>>,
+    ) {
         let class = chosen.len();
         if self.effort == 0 {
             return;
         }
         if class == remaining.len() {
             self.effort -= 1;
-            let could_take_more = |class: usize| chosen[class] < remaining[class] && self.table.fits(class, row, free);
+            let could_take_more = |class: usize| {
+                chosen[class] < remaining[class] && self.table.fits(class, row, free)
+            };
             if !(0..class).any(could_take_more) {
                 into.push(chosen.clone());
             }
             return;
         }
         let is_kept_off = self.table.rows[row].obstacles[class].is_some();
-        let most = if is_kept_off { 0 } else { self.table.room_for(class, free).min(remaining[class]) };
+        let most = if is_kept_off {
+            0
+        } else {
+            self.table.room_for(class, free).min(remaining[class])
+        };
         for count in (0..=most).rev() {
             let request = &self.table.classes[class].request;
-            let left: Vec<i64> = free.iter().zip(request).map(|(free, amount)| free - amount * i64::from(count)).collect();
+            let left: Vec<i64> = free
+                .iter()
+                .zip(request)
+                .map(|(free, amount)| free - amount * i64::from(count))
+                .collect();
             chosen.push(count);
             self.collect(row, remaining, chosen, &left, into);
             chosen.pop();
@@ -161,7 +203,13 @@ impl Search<'_, '_, '_> {
     fn assignment(&self, levels: &[Level]) -> Assignment {
         let mut assignment = vec![Vec::new(); self.table.classes.len()];
         for (position, level) in levels.iter().enumerate() {
-            let Some(mixture) = level.next.checked_sub(1).and_then(|chosen| level.mixtures.get(chosen)) else { continue };
+            let Some(mixture) = level
+                .next
+                .checked_sub(1)
+                .and_then(|chosen| level.mixtures.get(chosen))
+            else {
+                continue;
+            };
             for (class, count) in mixture.iter().enumerate() {
                 assignment[class].extend(std::iter::repeat_n(self.rows[position], *count as usize));
             }

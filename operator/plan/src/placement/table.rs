@@ -63,8 +63,14 @@ impl<'s, 'g> Table<'s, 'g> {
             scale: Vec::new(),
         };
         table.add_classes(gang);
-        table.rows = snapshot.nodes().iter().map(|node| table.row(node, gang)).collect();
-        table.scale = (0..table.columns()).map(|column| table.largest(column)).collect();
+        table.rows = snapshot
+            .nodes()
+            .iter()
+            .map(|node| table.row(node, gang))
+            .collect();
+        table.scale = (0..table.columns())
+            .map(|column| table.largest(column))
+            .collect();
         table.order_classes();
         table
     }
@@ -75,10 +81,17 @@ impl<'s, 'g> Table<'s, 'g> {
 
     fn add_classes(&mut self, gang: &'g Gang) {
         for (position, group) in gang.groups.iter().enumerate() {
-            let class = match self.classes.iter().position(|class| *class.needs == group.needs) {
+            let class = match self
+                .classes
+                .iter()
+                .position(|class| *class.needs == group.needs)
+            {
                 Some(class) => class,
                 None => {
-                    let amounts = self.resources.iter().map(|name| group.needs.requests.milli(name).max(0));
+                    let amounts = self
+                        .resources
+                        .iter()
+                        .map(|name| group.needs.requests.milli(name).max(0));
                     self.classes.push(Class {
                         needs: &group.needs,
                         request: amounts.chain([SLOT]).collect(),
@@ -106,8 +119,9 @@ impl<'s, 'g> Table<'s, 'g> {
             }
         };
         let idle = |class: &Class<'_>| {
-            let is_left_idle =
-                |(name, milli): &(&Arc<str>, i64)| *milli > 0 && is_extended(name) && class.needs.requests.milli(name) == 0;
+            let is_left_idle = |(name, milli): &(&Arc<str>, i64)| {
+                *milli > 0 && is_extended(name) && class.needs.requests.milli(name) == 0
+            };
             node.free.iter().filter(is_left_idle).count()
         };
         let unwelcome = |class: &Class<'_>| (class.needs.disliked_taints(&node.shape), idle(class));
@@ -125,21 +139,33 @@ impl<'s, 'g> Table<'s, 'g> {
     }
 
     fn largest(&self, column: usize) -> i64 {
-        self.rows.iter().map(|row| row.free[column]).max().unwrap_or(0).max(1)
+        self.rows
+            .iter()
+            .map(|row| row.free[column])
+            .max()
+            .unwrap_or(0)
+            .max(1)
     }
 
     fn order_classes(&mut self) {
         for class in &mut self.classes {
             let parts = class.request.iter().zip(&self.scale);
-            class.size = parts.map(|(amount, scale)| part(*amount, *scale)).max().unwrap_or(0);
+            class.size = parts
+                .map(|(amount, scale)| part(*amount, *scale))
+                .max()
+                .unwrap_or(0);
         }
         let mut order: Vec<usize> = (0..self.classes.len()).collect();
         order.sort_by_key(|&class| (std::cmp::Reverse(self.classes[class].size), class));
         for row in &mut self.rows {
-            row.obstacles = order.iter().map(|&class| row.obstacles[class].clone()).collect();
+            row.obstacles = order
+                .iter()
+                .map(|&class| row.obstacles[class].clone())
+                .collect();
             row.unwelcome = order.iter().map(|&class| row.unwelcome[class]).collect();
         }
-        self.classes.sort_by_key(|class| (std::cmp::Reverse(class.size), class.groups[0]));
+        self.classes
+            .sort_by_key(|class| (std::cmp::Reverse(class.size), class.groups[0]));
     }
 
     /// Whether a pod of the class may go to the row's node and fits into `free`.
@@ -151,7 +177,11 @@ impl<'s, 'g> Table<'s, 'g> {
     pub(super) fn shortest(&self, class: usize, free: &[i64]) -> Option<usize> {
         // A column that the pod does not ask for may be overfull.
         let is_short = |(amount, free): (&i64, &i64)| *amount > 0 && amount > free;
-        self.classes[class].request.iter().zip(free).position(is_short)
+        self.classes[class]
+            .request
+            .iter()
+            .zip(free)
+            .position(is_short)
     }
 
     /// Pods of the class that the row's node takes when it takes nothing else.
@@ -165,27 +195,46 @@ impl<'s, 'g> Table<'s, 'g> {
     /// Pods of the class that fit into `free`.
     pub(super) fn room_for(&self, class: usize, free: &[i64]) -> u32 {
         let columns = self.classes[class].request.iter().zip(free);
-        let counts = columns.filter(|(amount, _)| **amount > 0).map(|(amount, free)| free.max(&0) / amount);
-        counts.min().map_or(u32::MAX, |count| u32::try_from(count).unwrap_or(u32::MAX))
+        let counts = columns
+            .filter(|(amount, _)| **amount > 0)
+            .map(|(amount, free)| free.max(&0) / amount);
+        counts
+            .min()
+            .map_or(u32::MAX, |count| u32::try_from(count).unwrap_or(u32::MAX))
     }
 
     /// What is left of `free` after a pod of the class, in thousandths of the largest node, over what the pod asks for.
     pub(super) fn slack(&self, class: usize, free: &[i64]) -> i64 {
-        let columns = self.classes[class].request.iter().zip(free).zip(&self.scale);
+        let columns = self.classes[class]
+            .request
+            .iter()
+            .zip(free)
+            .zip(&self.scale);
         let asked = columns.filter(|((amount, _), _)| **amount > 0);
-        asked.map(|((amount, free), scale)| part(free.saturating_sub(*amount), *scale)).sum()
+        asked
+            .map(|((amount, free), scale)| part(free.saturating_sub(*amount), *scale))
+            .sum()
     }
 
     /// The column of which the gang's floor takes the largest part of what all rows have.
     pub(super) fn scarcest(&self) -> usize {
         let demand = |column: usize| -> i128 {
-            self.classes.iter().map(|class| i128::from(class.request[column]) * i128::from(class.floor)).sum()
+            self.classes
+                .iter()
+                .map(|class| i128::from(class.request[column]) * i128::from(class.floor))
+                .sum()
         };
         let supply = |column: usize| -> i128 {
-            self.rows.iter().map(|row| i128::from(row.free[column].max(0))).sum::<i128>().max(1)
+            self.rows
+                .iter()
+                .map(|row| i128::from(row.free[column].max(0)))
+                .sum::<i128>()
+                .max(1)
         };
         let share = |column: usize| demand(column).saturating_mul(1_000_000) / supply(column);
-        (0..self.columns()).max_by_key(|&column| (share(column), std::cmp::Reverse(column))).unwrap_or(0)
+        (0..self.columns())
+            .max_by_key(|&column| (share(column), std::cmp::Reverse(column)))
+            .unwrap_or(0)
     }
 }
 

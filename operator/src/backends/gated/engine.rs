@@ -12,9 +12,9 @@ use coppice_runtime::telemetry::chain;
 use futures::stream::{SelectAll, Stream, StreamExt, select_all};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
+use kube::core::NamespaceResourceScope;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Config, Event, watcher};
-use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
@@ -53,12 +53,22 @@ pub(super) struct Engine {
 /// A write that is over.
 #[derive(Debug)]
 enum Written {
-    Lifted { pod: Key, uid: Box<str>, gang: Key, outcome: Result<Box<PodView>, WriteError> },
-    Deleted { pod: Key, uid: Box<str>, outcome: Result<(), WriteError> },
+    Lifted {
+        pod: Key,
+        uid: Box<str>,
+        gang: Key,
+        outcome: Result<Box<PodView>, WriteError>,
+    },
+    Deleted {
+        pod: Key,
+        uid: Box<str>,
+        outcome: Result<(), WriteError>,
+    },
 }
 
 /// Events of a watch, each with the number of its list.
-type Events<V> = SelectAll<Pinned<Box<dyn Stream<Item = (usize, Result<Event<V>, watcher::Error>)> + Send>>>;
+type Events<V> =
+    SelectAll<Pinned<Box<dyn Stream<Item = (usize, Result<Event<V>, watcher::Error>)> + Send>>>;
 
 /// Watches of one kind, and what of each list has been seen.
 struct Watch<V> {
@@ -80,8 +90,12 @@ where
 {
     /// Watches all objects of the cluster.
     fn all(client: &Client) -> Self {
-        let events = watcher(Api::all(client.clone()), Config::default().page_size(500)).default_backoff();
-        Self { events: select_all([stream(0, events)]), lists: vec![List::default()] }
+        let events =
+            watcher(Api::all(client.clone()), Config::default().page_size(500)).default_backoff();
+        Self {
+            events: select_all([stream(0, events)]),
+            lists: vec![List::default()],
+        }
     }
 
     fn is_complete(&self) -> bool {
@@ -91,7 +105,12 @@ where
 
 impl<V> Watch<V>
 where
-    V: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned + Send + 'static,
+    V: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Clone
+        + Debug
+        + DeserializeOwned
+        + Send
+        + 'static,
 {
     /// Watches objects of these namespaces, or of all when there is none.
     fn within(client: &Client, namespaces: &[String]) -> Self {
@@ -100,10 +119,19 @@ where
         }
         let events = namespaces.iter().enumerate().map(|(number, namespace)| {
             let api = Api::namespaced(client.clone(), namespace);
-            stream(number, watcher(api, Config::default().page_size(500)).default_backoff())
+            stream(
+                number,
+                watcher(api, Config::default().page_size(500)).default_backoff(),
+            )
         });
-        let list = |namespace: &String| List { namespace: Some(Arc::from(namespace.as_str())), ..List::default() };
-        Self { events: select_all(events), lists: namespaces.iter().map(list).collect() }
+        let list = |namespace: &String| List {
+            namespace: Some(Arc::from(namespace.as_str())),
+            ..List::default()
+        };
+        Self {
+            events: select_all(events),
+            lists: namespaces.iter().map(list).collect(),
+        }
     }
 }
 
@@ -115,13 +143,20 @@ fn stream<V: Send + 'static>(
 }
 
 impl Engine {
-    pub(super) fn new(companion: Companion, reasons: Arc<Reasons>, bind_timeout: Duration, patience: Duration) -> Self {
+    pub(super) fn new(
+        companion: Companion,
+        reasons: Arc<Reasons>,
+        bind_timeout: Duration,
+        patience: Duration,
+    ) -> Self {
         let signed = |duration| SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX);
         Self {
             companion,
             reasons,
             bind_timeout: signed(bind_timeout),
-            settings: Settings { patience: signed(patience) },
+            settings: Settings {
+                patience: signed(patience),
+            },
             ledger: Ledger::default(),
             avoid: Avoid::new(),
             resting: BTreeMap::new(),
@@ -171,7 +206,8 @@ impl Engine {
             nodes.retain(|_, until| *until > now);
             !nodes.is_empty()
         });
-        self.resting.retain(|key, _| self.ledger.gangs.contains_key(key));
+        self.resting
+            .retain(|key, _| self.ledger.gangs.contains_key(key));
         self.ledger.note_whole();
         let (releases, next_due) = self.ledger.overdue(now, self.bind_timeout);
         for release in releases {
@@ -183,35 +219,75 @@ impl Engine {
         keep_where(&mut queue.waiting, &resting);
         keep_where(&mut queue.keys, &resting);
 
-        let (waiting, snapshot, settings) = (Arc::new(queue.waiting), self.ledger.snapshot(), self.settings);
+        let (waiting, snapshot, settings) = (
+            Arc::new(queue.waiting),
+            self.ledger.snapshot(),
+            self.settings,
+        );
         let (begin, for_planning) = (Instant::now(), Arc::clone(&waiting));
         // Nothing can change meanwhile: this task alone reads the watches and makes promises.
-        let planned = tokio::task::spawn_blocking(move || placement::schedule(&snapshot, &for_planning, now, settings));
+        let planned = tokio::task::spawn_blocking(move || {
+            placement::schedule(&snapshot, &for_planning, now, settings)
+        });
         let Ok(schedule) = planned.await else {
             return now.checked_add(SignedDuration::from_secs(1)).ok();
         };
-        self.companion.metrics.gangs_planned(begin.elapsed(), waiting.len() - schedule.placements.len());
-        let Schedule { placements, refusals, claim, recheck_at } = schedule;
+        self.companion
+            .metrics
+            .gangs_planned(begin.elapsed(), waiting.len() - schedule.placements.len());
+        let Schedule {
+            placements,
+            refusals,
+            claim,
+            recheck_at,
+        } = schedule;
         if let Some(claim) = claim {
-            debug!(gang = waiting[claim.gang].gang.name, nodes = claim.nodes.len(), "a gang that waits long claims nodes");
+            debug!(
+                gang = waiting[claim.gang].gang.name,
+                nodes = claim.nodes.len(),
+                "a gang that waits long claims nodes"
+            );
         }
         for (position, placement) in placements {
             self.let_go(&queue.keys[position], &waiting[position], placement, now);
         }
-        let refused = refusals.into_iter().map(|(position, refusal)| (queue.keys[position].clone(), refusal.to_string()));
-        let (changed, next_text) = self.reasons.publish(queue.held.into_iter().chain(refused).collect(), now);
+        let refused = refusals
+            .into_iter()
+            .map(|(position, refusal)| (queue.keys[position].clone(), refusal.to_string()));
+        let (changed, next_text) = self
+            .reasons
+            .publish(queue.held.into_iter().chain(refused).collect(), now);
         for (namespace, name) in changed {
             debug!(%namespace, %name, reason = self.reasons.of(&(namespace.clone(), name.clone())), "a gang waits");
-            self.companion.index.look_again(Kind::Gang, &namespace, &name);
+            self.companion
+                .index
+                .look_again(Kind::Gang, &namespace, &name);
         }
-        let rested = self.resting.values().map(|(_, until)| *until).filter(|until| *until > now).min();
-        let forgiven = self.avoid.values().flat_map(BTreeMap::values).min().copied();
-        [next_due, recheck_at, next_text, rested, forgiven].into_iter().flatten().min()
+        let rested = self
+            .resting
+            .values()
+            .map(|(_, until)| *until)
+            .filter(|until| *until > now)
+            .min();
+        let forgiven = self
+            .avoid
+            .values()
+            .flat_map(BTreeMap::values)
+            .min()
+            .copied();
+        [next_due, recheck_at, next_text, rested, forgiven]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Gives pods their room and lets them go.
     fn let_go(&mut self, gang: &Key, waiting: &Waiting, placement: Placement, now: Timestamp) {
-        let Placement { domain, bindings, left_out } = placement;
+        let Placement {
+            domain,
+            bindings,
+            left_out,
+        } = placement;
         if bindings.is_empty() {
             return;
         }
@@ -223,29 +299,57 @@ impl Engine {
         self.ledger.begin(gang);
         for binding in bindings {
             let pod: Key = (Arc::clone(&gang.0), Arc::from(binding.pod));
-            let Some(record) = self.ledger.pods.get(&pod) else { continue };
+            let Some(record) = self.ledger.pods.get(&pod) else {
+                continue;
+            };
             let Some(gate) = &record.gate else { continue };
             let uid = record.uid.clone();
-            let patch = lift::patch(&uid, &gate.gates, gate.affinity.as_deref(), &binding.node, now);
-            self.ledger.promise(&pod, Pin { node: Arc::from(binding.node), at: now });
+            let patch = lift::patch(
+                &uid,
+                &gate.gates,
+                gate.affinity.as_deref(),
+                &binding.node,
+                now,
+            );
+            self.ledger.promise(
+                &pod,
+                Pin {
+                    node: Arc::from(binding.node),
+                    at: now,
+                },
+            );
             let (writer, gang) = (self.companion.writer.clone(), gang.clone());
             self.writes.spawn(async move {
-                let outcome = writer.merge::<Pod, PodView>(Kind::Pod, &pod.0, &pod.1, &patch).await;
-                Written::Lifted { pod, uid, gang, outcome: outcome.map(Box::new) }
+                let outcome = writer
+                    .merge::<Pod, PodView>(Kind::Pod, &pod.0, &pod.1, &patch)
+                    .await;
+                Written::Lifted {
+                    pod,
+                    uid,
+                    gang,
+                    outcome: outcome.map(Box::new),
+                }
             });
         }
     }
 
     /// Takes back what was not bound in time.
     fn release(&mut self, release: Release, now: Timestamp) {
-        let Release { gang, pods, refused } = release;
+        let Release {
+            gang,
+            pods,
+            refused,
+        } = release;
         warn!(
             namespace = %gang.0, name = %gang.1, pods = pods.len(), nodes = ?refused,
             "not bound in time, placing anew"
         );
         self.companion.metrics.gang_placement("released");
         let until = now.saturating_add(AVOID).unwrap_or(now);
-        self.avoid.entry(gang).or_default().extend(refused.into_iter().map(|node| (node, until)));
+        self.avoid
+            .entry(gang)
+            .or_default()
+            .extend(refused.into_iter().map(|node| (node, until)));
         for (pod, uid) in pods {
             self.ledger.expect_end(&pod, &uid, true);
             let writer = self.companion.writer.clone();
@@ -258,17 +362,29 @@ impl Engine {
 
     fn see_written(&mut self, written: Written) -> bool {
         match written {
-            Written::Lifted { pod, gang, outcome: Ok(view), .. } => {
+            Written::Lifted {
+                pod,
+                gang,
+                outcome: Ok(view),
+                ..
+            } => {
                 self.resting.remove(&gang);
                 self.ledger.put_pod(&view);
                 // What was planned has come; nobody else can use the room.
                 self.ledger.is_in_flight(&pod)
             }
-            Written::Lifted { pod, uid, gang, outcome: Err(error) } => {
+            Written::Lifted {
+                pod,
+                uid,
+                gang,
+                outcome: Err(error),
+            } => {
                 self.ledger.withdraw(&pod, &uid);
                 match &error {
                     WriteError::NotLeader => return false,
-                    WriteError::Missing { .. } => debug!(namespace = %pod.0, name = %pod.1, "the pod is gone"),
+                    WriteError::Missing { .. } => {
+                        debug!(namespace = %pod.0, name = %pod.1, "the pod is gone")
+                    }
                     _ => {
                         warn!(namespace = %pod.0, name = %pod.1, error = %chain(&error), "cannot let a placed pod go");
                         self.companion.metrics.gang_placement("failed");
@@ -277,12 +393,22 @@ impl Engine {
                 }
                 true
             }
-            Written::Deleted { pod, uid, outcome: Ok(()) } => {
+            Written::Deleted {
+                pod,
+                uid,
+                outcome: Ok(()),
+            } => {
                 self.companion.metrics.pod_deleted("Unbound");
-                self.companion.index.doom(&pod.0, &[(Arc::clone(&pod.1), PodUid::new(&uid))]);
+                self.companion
+                    .index
+                    .doom(&pod.0, &[(Arc::clone(&pod.1), PodUid::new(&uid))]);
                 true
             }
-            Written::Deleted { pod, uid, outcome: Err(error) } => {
+            Written::Deleted {
+                pod,
+                uid,
+                outcome: Err(error),
+            } => {
                 if !matches!(error, WriteError::NotLeader) {
                     warn!(namespace = %pod.0, name = %pod.1, error = %chain(&error), "cannot take a pod back");
                 }
@@ -293,14 +419,26 @@ impl Engine {
     }
 
     fn rest(&mut self, gang: Key) {
-        let entry = self.resting.entry(gang).or_insert((0, Timestamp::UNIX_EPOCH));
+        let entry = self
+            .resting
+            .entry(gang)
+            .or_insert((0, Timestamp::UNIX_EPOCH));
         entry.0 = entry.0.saturating_add(1);
-        let seconds = 1_u32.checked_shl(entry.0 - 1).unwrap_or(LONGEST_PAUSE).clamp(1, LONGEST_PAUSE);
+        let seconds = 1_u32
+            .checked_shl(entry.0 - 1)
+            .unwrap_or(LONGEST_PAUSE)
+            .clamp(1, LONGEST_PAUSE);
         let now = Timestamp::now();
-        entry.1 = now.saturating_add(SignedDuration::from_secs(seconds.into())).unwrap_or(now);
+        entry.1 = now
+            .saturating_add(SignedDuration::from_secs(seconds.into()))
+            .unwrap_or(now);
     }
 
-    fn see_node(&mut self, event: Result<Event<NodeView>, watcher::Error>, list: &mut List) -> bool {
+    fn see_node(
+        &mut self,
+        event: Result<Event<NodeView>, watcher::Error>,
+        list: &mut List,
+    ) -> bool {
         let name = |view: &NodeView| key(&view.metadata).1;
         match event {
             Ok(Event::Init) => list.seen.clear(),
@@ -309,7 +447,10 @@ impl Engine {
                 return self.ledger.put_node(&view);
             }
             Ok(Event::InitDone) => {
-                let seen = std::mem::take(&mut list.seen).into_iter().map(|(_, name)| name).collect();
+                let seen = std::mem::take(&mut list.seen)
+                    .into_iter()
+                    .map(|(_, name)| name)
+                    .collect();
                 self.ledger.keep_nodes(&seen);
                 list.is_complete = true;
                 return true;
@@ -340,7 +481,11 @@ impl Engine {
         false
     }
 
-    fn see_gang(&mut self, event: Result<Event<GangView>, watcher::Error>, list: &mut List) -> bool {
+    fn see_gang(
+        &mut self,
+        event: Result<Event<GangView>, watcher::Error>,
+        list: &mut List,
+    ) -> bool {
         match event {
             Ok(Event::Init) => list.seen.clear(),
             Ok(Event::InitApply(view)) => {
@@ -348,7 +493,8 @@ impl Engine {
                 return self.ledger.put_gang(view);
             }
             Ok(Event::InitDone) => {
-                self.ledger.keep_gangs(list.namespace.as_deref(), &std::mem::take(&mut list.seen));
+                self.ledger
+                    .keep_gangs(list.namespace.as_deref(), &std::mem::take(&mut list.seen));
                 list.is_complete = true;
                 return true;
             }

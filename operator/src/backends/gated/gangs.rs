@@ -44,18 +44,32 @@ impl Ledger {
                 continue;
             }
             // Others let their pods go first: room that is held for a pod which may not start yet is lost to everybody.
-            let (free, theirs): (Vec<_>, Vec<_>) = open.iter().copied().partition(|(_, pod)| foreign_gate(pod).is_none());
+            let (free, theirs): (Vec<_>, Vec<_>) = open
+                .iter()
+                .copied()
+                .partition(|(_, pod)| foreign_gate(pod).is_none());
             let groups = self.groups(key, record, &free);
-            let is_complete = groups.iter().all(|group| group.pods.len() as u64 >= u64::from(group.floor));
+            let is_complete = groups
+                .iter()
+                .all(|group| group.pods.len() as u64 >= u64::from(group.floor));
             let why = self.hold(key, record, &open).or_else(|| {
                 let (name, pod) = theirs.first().filter(|_| !is_complete || free.is_empty())?;
-                Some(format!("waits for the scheduling gate {} of pod {}", foreign_gate(pod)?, name.1))
+                Some(format!(
+                    "waits for the scheduling gate {} of pod {}",
+                    foreign_gate(pod)?,
+                    name.1
+                ))
             });
             if let Some(why) = why {
                 queue.held.push((key.clone(), why));
                 continue;
             }
-            let refused = avoid.get(key).into_iter().flat_map(BTreeMap::keys).cloned().collect();
+            let refused = avoid
+                .get(key)
+                .into_iter()
+                .flat_map(BTreeMap::keys)
+                .cloned()
+                .collect();
             queue.waiting.push(Waiting {
                 gang: Gang {
                     name: format!("{}/{}", key.0, key.1),
@@ -73,21 +87,38 @@ impl Ledger {
 
     /// Pods behind their gates.
     fn open_pods<'a>(&'a self, gang: &Key) -> impl Iterator<Item = (&'a Key, &'a PodRecord)> {
-        self.member_pods(gang).filter(|(key, pod)| pod.is_active() && pod.gate.is_some() && !self.is_in_flight(key))
+        self.member_pods(gang)
+            .filter(|(key, pod)| pod.is_active() && pod.gate.is_some() && !self.is_in_flight(key))
     }
 
     fn member_pods<'a>(&'a self, gang: &Key) -> impl Iterator<Item = (&'a Key, &'a PodRecord)> {
-        self.members.get(gang).into_iter().flatten().filter_map(|key| self.pods.get_key_value(key))
+        self.members
+            .get(gang)
+            .into_iter()
+            .flatten()
+            .filter_map(|key| self.pods.get_key_value(key))
     }
 
     /// Why a gang may not be placed now.
     fn hold(&self, key: &Key, record: &GangRecord, open: &[(&Key, &PodRecord)]) -> Option<String> {
-        let base = open.iter().find_map(|(_, pod)| pod.member.as_ref()?.base.as_ref());
-        if let Some(base) = base.filter(|base| !self.is_floor_bound(&(Arc::clone(&key.0), Arc::clone(base)))) {
+        let base = open
+            .iter()
+            .find_map(|(_, pod)| pod.member.as_ref()?.base.as_ref());
+        if let Some(base) =
+            base.filter(|base| !self.is_floor_bound(&(Arc::clone(&key.0), Arc::clone(base))))
+        {
             return Some(format!("waits until gang {base} is bound to nodes"));
         }
-        let group = record.spec.groups.iter().find(|group| group.topology_constraint.is_some());
-        let config = record.spec.topology_constraint_group_configs.iter().any(|config| config.topology_constraint.is_some());
+        let group = record
+            .spec
+            .groups
+            .iter()
+            .find(|group| group.topology_constraint.is_some());
+        let config = record
+            .spec
+            .topology_constraint_group_configs
+            .iter()
+            .any(|config| config.topology_constraint.is_some());
         (group.is_some() || config).then(|| {
             "has a topology constraint below the gang's own, which gang backend `gated` does not place: use `native`, or \
              constrain the whole gang"
@@ -97,32 +128,51 @@ impl Ledger {
 
     /// Whether every group of the gang has its minimum bound.
     pub(super) fn is_floor_bound(&self, gang: &Key) -> bool {
-        let Some(record) = self.gangs.get(gang) else { return false };
+        let Some(record) = self.gangs.get(gang) else {
+            return false;
+        };
         let mut bound: BTreeMap<&str, u32> = BTreeMap::new();
-        for (_, pod) in self.member_pods(gang).filter(|(_, pod)| pod.is_active() && pod.node.is_some()) {
+        for (_, pod) in self
+            .member_pods(gang)
+            .filter(|(_, pod)| pod.is_active() && pod.node.is_some())
+        {
             if let Some(member) = &pod.member {
                 *bound.entry(&member.clique).or_default() += 1;
             }
         }
         let groups = &record.spec.groups;
-        groups.iter().all(|group| bound.get(&*group.name).copied().unwrap_or(0) >= group.floor())
+        groups
+            .iter()
+            .all(|group| bound.get(&*group.name).copied().unwrap_or(0) >= group.floor())
     }
 
     /// The gang's open pods for the planner, with what is still missing of each minimum.
     fn groups(&self, key: &Key, record: &GangRecord, open: &[(&Key, &PodRecord)]) -> Vec<Group> {
         let mut groups = Vec::new();
         for of in &record.spec.groups {
-            let is_of = |pod: &PodRecord| pod.member.as_ref().is_some_and(|member| *member.clique == *of.name);
-            let placed = self
-                .member_pods(key)
-                .filter(|(pod, record)| is_of(record) && record.is_active() && self.node_of(pod, record).is_some());
+            let is_of = |pod: &PodRecord| {
+                pod.member
+                    .as_ref()
+                    .is_some_and(|member| *member.clique == *of.name)
+            };
+            let placed = self.member_pods(key).filter(|(pod, record)| {
+                is_of(record) && record.is_active() && self.node_of(pod, record).is_some()
+            });
             let placed = u32::try_from(placed.count()).unwrap_or(u32::MAX);
             let mut missing = of.floor().saturating_sub(placed);
-            let mut pods: Vec<&(&Key, &PodRecord)> = open.iter().filter(|(_, pod)| is_of(pod)).collect();
-            pods.sort_by_key(|(name, pod)| (pod.member.as_ref().map_or(u32::MAX, |member| member.index), *name));
+            let mut pods: Vec<&(&Key, &PodRecord)> =
+                open.iter().filter(|(_, pod)| is_of(pod)).collect();
+            pods.sort_by_key(|(name, pod)| {
+                (
+                    pod.member.as_ref().map_or(u32::MAX, |member| member.index),
+                    *name,
+                )
+            });
             let first = groups.len();
             for (name, pod) in pods {
-                let existing = groups[first..].iter().position(|group: &Group| group.needs == *pod.needs);
+                let existing = groups[first..]
+                    .iter()
+                    .position(|group: &Group| group.needs == *pod.needs);
                 let position = existing.map_or(groups.len(), |position| first + position);
                 if existing.is_none() {
                     groups.push(group(of.name.to_string(), PodNeeds::clone(&pod.needs)));
@@ -145,7 +195,12 @@ impl Ledger {
     }
 
     fn topology(&self, key: &Key, record: &GangRecord) -> Option<Topology> {
-        let pack = record.spec.topology_constraint.as_ref()?.pack_constraint.as_ref()?;
+        let pack = record
+            .spec
+            .topology_constraint
+            .as_ref()?
+            .pack_constraint
+            .as_ref()?;
         let (label, required) = match (&pack.required, &pack.preferred) {
             (Some(label), _) => (label, true),
             (None, Some(label)) => (label, false),
@@ -153,7 +208,11 @@ impl Ledger {
         };
         let mut placed = self.member_pods(key).filter(|(_, pod)| pod.is_active());
         let within = placed.find_map(|(key, pod)| self.node_label(self.node_of(key, pod)?, label));
-        Some(Topology { key: label.clone(), within: within.map(str::to_owned), required })
+        Some(Topology {
+            key: label.clone(),
+            within: within.map(str::to_owned),
+            required,
+        })
     }
 
     /// Pods of the gang are about to be let go: the first, or some more.
@@ -179,18 +238,25 @@ impl Ledger {
     }
 
     fn has_placed_pods(&self, gang: &Key) -> bool {
-        self.member_pods(gang).any(|(key, pod)| pod.is_active() && self.node_of(key, pod).is_some())
+        self.member_pods(gang)
+            .any(|(key, pod)| pod.is_active() && self.node_of(key, pod).is_some())
     }
 
     /// Placements that have not come about within `limit`, and when the next one is due.
     ///
     /// A gang that never was whole comes back as a whole, so that its room is free for others. Of one that runs only the
     /// pods that were placed together with the stuck one come back.
-    pub(super) fn overdue(&self, now: Timestamp, limit: SignedDuration) -> (Vec<Release>, Option<Timestamp>) {
+    pub(super) fn overdue(
+        &self,
+        now: Timestamp,
+        limit: SignedDuration,
+    ) -> (Vec<Release>, Option<Timestamp>) {
         let (mut releases, mut next) = (Vec::new(), None);
         for (key, record) in &self.gangs {
-            let placed: Vec<(&Key, &PodRecord)> =
-                self.member_pods(key).filter(|(_, pod)| pod.is_active() && pod.pin.is_some()).collect();
+            let placed: Vec<(&Key, &PodRecord)> = self
+                .member_pods(key)
+                .filter(|(_, pod)| pod.is_active() && pod.pin.is_some())
+                .collect();
             // Of gangs that an earlier leader placed, what runs tells that they were whole once.
             let ran = !record.is_coming_together
                 && (record.was_whole
@@ -215,9 +281,14 @@ impl Ledger {
                 continue;
             }
             let unbound = stuck.iter().filter(|(_, pod)| pod.node.is_none());
-            let refused = unbound.filter_map(|(_, pod)| Some(pod.pin.as_ref()?.node.to_string())).collect();
+            let refused = unbound
+                .filter_map(|(_, pod)| Some(pod.pin.as_ref()?.node.to_string()))
+                .collect();
             let comes_back = |pod: &PodRecord| {
-                let is_together = pod.pin.as_ref().is_some_and(|pin| instants.contains(&pin.at));
+                let is_together = pod
+                    .pin
+                    .as_ref()
+                    .is_some_and(|pin| instants.contains(&pin.at));
                 if is_bound {
                     pod.node.is_none() && is_together
                 } else if ran {
@@ -226,8 +297,15 @@ impl Ledger {
                     true
                 }
             };
-            let pods = placed.iter().filter(|(_, pod)| comes_back(pod)).map(|(key, pod)| ((*key).clone(), pod.uid.clone()));
-            releases.push(Release { gang: key.clone(), pods: pods.collect(), refused });
+            let pods = placed
+                .iter()
+                .filter(|(_, pod)| comes_back(pod))
+                .map(|(key, pod)| ((*key).clone(), pod.uid.clone()));
+            releases.push(Release {
+                gang: key.clone(),
+                pods: pods.collect(),
+                refused,
+            });
         }
         (releases, next)
     }
@@ -235,9 +313,19 @@ impl Ledger {
 
 /// A gate that is not the operator's.
 fn foreign_gate(pod: &PodRecord) -> Option<&str> {
-    pod.gate.as_ref()?.gates.iter().map(|gate| &**gate).find(|gate| *gate != SCHEDULING_GATE)
+    pod.gate
+        .as_ref()?
+        .gates
+        .iter()
+        .map(|gate| &**gate)
+        .find(|gate| *gate != SCHEDULING_GATE)
 }
 
 fn group(name: String, needs: PodNeeds) -> Group {
-    Group { name, needs, pods: Vec::new(), floor: 0 }
+    Group {
+        name,
+        needs,
+        pods: Vec::new(),
+        floor: 0,
+    }
 }

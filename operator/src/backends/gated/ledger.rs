@@ -120,29 +120,57 @@ pub(super) struct GangRecord {
 
 impl PodRecord {
     fn read(view: &PodView) -> Self {
-        let PodView { metadata, spec, status } = view;
+        let PodView {
+            metadata,
+            spec,
+            status,
+        } = view;
         let is_ours = label(metadata, labels::MANAGED_BY) == Some(labels::OPERATOR);
-        let gates: Vec<Box<str>> = spec.scheduling_gates.iter().map(|gate| gate.name.clone()).collect();
-        let is_gated = is_ours && spec.node_name.is_none() && gates.iter().any(|gate| **gate == *SCHEDULING_GATE);
+        let gates: Vec<Box<str>> = spec
+            .scheduling_gates
+            .iter()
+            .map(|gate| gate.name.clone())
+            .collect();
+        let is_gated = is_ours
+            && spec.node_name.is_none()
+            && gates.iter().any(|gate| **gate == *SCHEDULING_GATE);
         let affinity = spec.affinity.node_affinity.required.as_ref();
-        let at = metadata.annotations.as_ref().and_then(|all| all.get(PLACED_AT)).and_then(|at| at.parse().ok());
-        let pin = |at| Some(Pin { node: Arc::from(pinned_node(affinity)?), at });
+        let at = metadata
+            .annotations
+            .as_ref()
+            .and_then(|all| all.get(PLACED_AT))
+            .and_then(|at| at.parse().ok());
+        let pin = |at| {
+            Some(Pin {
+                node: Arc::from(pinned_node(affinity)?),
+                at,
+            })
+        };
         Self {
             uid: metadata.uid.as_deref().unwrap_or_default().into(),
             resource: resource_version(metadata),
             needs: Arc::new(if is_gated {
                 pod_needs(spec)
             } else {
-                PodNeeds { requests: requests(spec), ..PodNeeds::default() }
+                PodNeeds {
+                    requests: requests(spec),
+                    ..PodNeeds::default()
+                }
             }),
             member: if is_ours { member(metadata) } else { None },
             node: spec.node_name.as_deref().map(Arc::from),
             pin: if is_gated { None } else { at.and_then(pin) },
-            gate: is_gated.then(|| Gate { gates, affinity: affinity.cloned().map(Box::new) }),
+            gate: is_gated.then(|| Gate {
+                gates,
+                affinity: affinity.cloned().map(Box::new),
+            }),
             priority: spec.priority,
             is_terminating: metadata.deletion_timestamp.is_some(),
             is_finished: matches!(&*status.phase, "Succeeded" | "Failed"),
-            is_ready: status.conditions.iter().any(|condition| &*condition.kind == "Ready" && &*condition.status == "True"),
+            is_ready: status
+                .conditions
+                .iter()
+                .any(|condition| &*condition.kind == "Ready" && &*condition.status == "True"),
         }
     }
 
@@ -155,9 +183,14 @@ impl PodRecord {
 fn member(metadata: &ObjectMeta) -> Option<Member> {
     let namespace = metadata.namespace.as_deref().unwrap_or_default();
     Some(Member {
-        gang: (Arc::from(namespace), Arc::from(label(metadata, labels::GANG)?)),
+        gang: (
+            Arc::from(namespace),
+            Arc::from(label(metadata, labels::GANG)?),
+        ),
         clique: Arc::from(label(metadata, labels::CLIQUE)?),
-        index: label(metadata, labels::POD_INDEX).and_then(|index| index.parse().ok()).unwrap_or(u32::MAX),
+        index: label(metadata, labels::POD_INDEX)
+            .and_then(|index| index.parse().ok())
+            .unwrap_or(u32::MAX),
         base: label(metadata, labels::BASE_GANG).map(Arc::from),
     })
 }
@@ -165,7 +198,11 @@ fn member(metadata: &ObjectMeta) -> Option<Member> {
 impl Ledger {
     /// Takes in a node and says whether placement may come out differently.
     pub(super) fn put_node(&mut self, view: &NodeView) -> bool {
-        let NodeView { metadata, spec, status } = view;
+        let NodeView {
+            metadata,
+            spec,
+            status,
+        } = view;
         let name: Arc<str> = Arc::from(metadata.name.as_deref().unwrap_or_default());
         let resource = resource_version(metadata);
         let allocatable = amounts(&status.allocatable);
@@ -184,7 +221,16 @@ impl Ledger {
             None => true,
         };
         if is_news {
-            self.nodes.insert(name, NodeRecord { resource, shape, allocatable, slots, ready: None });
+            self.nodes.insert(
+                name,
+                NodeRecord {
+                    resource,
+                    shape,
+                    allocatable,
+                    slots,
+                    ready: None,
+                },
+            );
         } else if let Some(record) = self.nodes.get_mut(&name) {
             record.resource = resource;
         }
@@ -205,7 +251,11 @@ impl Ledger {
     pub(super) fn put_pod(&mut self, view: &PodView) -> bool {
         let key = key(&view.metadata);
         let mut record = PodRecord::read(view);
-        if self.pods.get(&key).is_some_and(|before| before.uid == record.uid && before.resource > record.resource) {
+        if self
+            .pods
+            .get(&key)
+            .is_some_and(|before| before.uid == record.uid && before.resource > record.resource)
+        {
             return false;
         }
         record.needs = self.pooled(record.needs);
@@ -237,7 +287,12 @@ impl Ledger {
 
     /// Forgets pods that a complete list does not have.
     pub(super) fn keep_pods(&mut self, seen: &BTreeSet<Key>) {
-        let gone: Vec<Key> = self.pods.keys().filter(|key| !seen.contains(*key)).cloned().collect();
+        let gone: Vec<Key> = self
+            .pods
+            .keys()
+            .filter(|key| !seen.contains(*key))
+            .cloned()
+            .collect();
         for key in gone {
             self.remove_pod(&key);
         }
@@ -251,17 +306,25 @@ impl Ledger {
         if before.is_some_and(|before| before.resource > resource) {
             return false;
         }
-        let GangView { metadata, spec, status } = view;
+        let GangView {
+            metadata,
+            spec,
+            status,
+        } = view;
         let record = GangRecord {
             resource,
             spec,
-            created: metadata.creation_timestamp.map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+            created: metadata
+                .creation_timestamp
+                .map_or(Timestamp::UNIX_EPOCH, |time| time.0),
             phase: status.phase,
             was_whole: before.is_some_and(|before| before.was_whole),
             is_coming_together: before.is_some_and(|before| before.is_coming_together),
         };
         let is_news = before.is_none_or(|before| {
-            before.created != record.created || before.phase != record.phase || before.spec.groups != record.spec.groups
+            before.created != record.created
+                || before.phase != record.phase
+                || before.spec.groups != record.spec.groups
         });
         self.gangs.insert(key, record);
         is_news
@@ -274,12 +337,16 @@ impl Ledger {
 
     /// Forgets gangs of a namespace, or of all, that a complete list of it does not have.
     pub(super) fn keep_gangs(&mut self, namespace: Option<&str>, seen: &BTreeSet<Key>) {
-        self.gangs.retain(|key, _| namespace.is_some_and(|namespace| *key.0 != *namespace) || seen.contains(key));
+        self.gangs.retain(|key, _| {
+            namespace.is_some_and(|namespace| *key.0 != *namespace) || seen.contains(key)
+        });
     }
 
     /// Gives a pod the room it was planned for, before it is patched.
     pub(super) fn promise(&mut self, pod: &Key, pin: Pin) {
-        let Some(record) = self.take_pod(pod) else { return };
+        let Some(record) = self.take_pod(pod) else {
+            return;
+        };
         self.in_flight.insert(pod.clone(), pin);
         self.enter_pod(pod.clone(), record);
     }
@@ -309,13 +376,24 @@ impl Ledger {
 
     /// The node that a pod has, or is meant for.
     pub(super) fn node_of<'a>(&'a self, key: &Key, record: &'a PodRecord) -> Option<&'a Arc<str>> {
-        let pin = || record.pin.as_ref().or_else(|| self.in_flight.get(key)).map(|pin| &pin.node);
+        let pin = || {
+            record
+                .pin
+                .as_ref()
+                .or_else(|| self.in_flight.get(key))
+                .map(|pin| &pin.node)
+        };
         record.node.as_ref().or_else(pin)
     }
 
     /// Value of a node's label.
     pub(super) fn node_label(&self, node: &str, key: &str) -> Option<&str> {
-        self.nodes.get(node)?.shape.labels.get(key).map(String::as_str)
+        self.nodes
+            .get(node)?
+            .shape
+            .labels
+            .get(key)
+            .map(String::as_str)
     }
 
     /// The nodes and the room on them.
@@ -325,18 +403,30 @@ impl Ledger {
             let usage = usage.get(name);
             let shape = record.ready.get_or_insert_with(|| {
                 let (mut ceiling, mut slots) = (record.allocatable.clone(), record.slots);
-                if let Some(Usage { fixed, fixed_pods, .. }) = usage {
+                if let Some(Usage {
+                    fixed, fixed_pods, ..
+                }) = usage
+                {
                     ceiling.subtract(fixed);
                     slots = slots.saturating_sub(*fixed_pods);
                 }
-                Arc::new(NodeShape { ceiling, slot_ceiling: slots, ..record.shape.clone() })
+                Arc::new(NodeShape {
+                    ceiling,
+                    slot_ceiling: slots,
+                    ..record.shape.clone()
+                })
             });
             let (mut free, mut free_slots) = (record.allocatable.clone(), record.slots);
             if let Some(Usage { all, pods, .. }) = usage {
                 free.subtract(all);
                 free_slots = free_slots.saturating_sub(*pods);
             }
-            Node { shape: Arc::clone(shape), free, free_slots, withheld: false }
+            Node {
+                shape: Arc::clone(shape),
+                free,
+                free_slots,
+                withheld: false,
+            }
         });
         Snapshot::new(nodes.collect())
     }
@@ -351,7 +441,10 @@ impl Ledger {
 
     fn enter_pod(&mut self, key: Key, record: PodRecord) {
         if let Some(member) = &record.member {
-            self.members.entry(member.gang.clone()).or_default().insert(key.clone());
+            self.members
+                .entry(member.gang.clone())
+                .or_default()
+                .insert(key.clone());
         }
         self.account(&key, &record, true);
         self.pods.insert(key, record);
@@ -377,7 +470,9 @@ impl Ledger {
 
     /// Adds what a pod takes to its node's usage, or takes it away.
     fn account(&mut self, key: &Key, record: &PodRecord, enters: bool) {
-        let Some(node) = self.node_of(key, record).cloned() else { return };
+        let Some(node) = self.node_of(key, record).cloned() else {
+            return;
+        };
         // A pod that is being deleted has its room until it is gone.
         if record.is_finished {
             return;
@@ -409,7 +504,9 @@ impl Ledger {
     pub(super) fn is_balanced(&self) -> bool {
         let mut sums: BTreeMap<Arc<str>, Usage> = BTreeMap::new();
         for (key, record) in self.pods.iter().filter(|(_, record)| !record.is_finished) {
-            let Some(node) = self.node_of(key, record) else { continue };
+            let Some(node) = self.node_of(key, record) else {
+                continue;
+            };
             let usage = sums.entry(Arc::clone(node)).or_default();
             usage.all.add(&record.needs.requests);
             usage.pods += 1;
@@ -419,11 +516,29 @@ impl Ledger {
             }
         }
         let nonzero = |resources: &Resources| -> Resources {
-            resources.iter().filter(|(_, milli)| *milli != 0).map(|(name, milli)| (name.clone(), milli)).collect()
+            resources
+                .iter()
+                .filter(|(_, milli)| *milli != 0)
+                .map(|(name, milli)| (name.clone(), milli))
+                .collect()
         };
-        let plain = |usage: &Usage| (nonzero(&usage.all), usage.pods, nonzero(&usage.fixed), usage.fixed_pods);
-        let as_kept: BTreeMap<_, _> = self.usage.iter().map(|(node, usage)| (node, plain(usage))).collect();
-        let as_summed: BTreeMap<_, _> = sums.iter().map(|(node, usage)| (node, plain(usage))).collect();
+        let plain = |usage: &Usage| {
+            (
+                nonzero(&usage.all),
+                usage.pods,
+                nonzero(&usage.fixed),
+                usage.fixed_pods,
+            )
+        };
+        let as_kept: BTreeMap<_, _> = self
+            .usage
+            .iter()
+            .map(|(node, usage)| (node, plain(usage)))
+            .collect();
+        let as_summed: BTreeMap<_, _> = sums
+            .iter()
+            .map(|(node, usage)| (node, plain(usage)))
+            .collect();
         as_kept == as_summed
     }
 }

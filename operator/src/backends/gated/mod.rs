@@ -64,7 +64,10 @@ pub(crate) struct Gated {
 
 impl Gated {
     pub(crate) fn new(args: GatedArgs) -> Self {
-        Self { args, reasons: Arc::default() }
+        Self {
+            args,
+            reasons: Arc::default(),
+        }
     }
 }
 
@@ -87,7 +90,9 @@ impl GangBackend for Gated {
 
     fn prepare_pod(&self, pod: &mut Pod, _: &str, _: Option<Lane>) {
         if let Some(spec) = &mut pod.spec {
-            let gate = PodSchedulingGate { name: names::SCHEDULING_GATE.to_owned() };
+            let gate = PodSchedulingGate {
+                name: names::SCHEDULING_GATE.to_owned(),
+            };
             let gates = spec.scheduling_gates.get_or_insert_default();
             if !gates.contains(&gate) {
                 gates.push(gate);
@@ -97,13 +102,19 @@ impl GangBackend for Gated {
 
     fn refusal(&self, view: ReplicaView<'_>, gang: &Gang) -> Option<String> {
         let namespace = Arc::from(view.scope.set.key.namespace());
-        self.reasons.of(&(namespace, Arc::from(view.scope.gang(&gang.id))))
+        self.reasons
+            .of(&(namespace, Arc::from(view.scope.gang(&gang.id))))
     }
 
     fn look_at(&self, _: &SetKey, _: u32) {}
 
     fn accompany(&self, companion: Companion) -> BoxFuture<'static, ()> {
-        let engine = Engine::new(companion, Arc::clone(&self.reasons), self.args.bind_timeout(), self.args.patience());
+        let engine = Engine::new(
+            companion,
+            Arc::clone(&self.reasons),
+            self.args.bind_timeout(),
+            self.args.patience(),
+        );
         Box::pin(engine.run())
     }
 }

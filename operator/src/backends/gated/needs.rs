@@ -1,7 +1,9 @@
 //! What a pod needs of its node, read from its spec.
 
 use coppice_operator_plan::placement::quantity::parse_milli;
-use coppice_operator_plan::placement::{Effect, NodeTerm, Operator, PodNeeds, Requirement, Resources, Taint, Toleration};
+use coppice_operator_plan::placement::{
+    Effect, NodeTerm, Operator, PodNeeds, Requirement, Resources, Taint, Toleration,
+};
 use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
 
 use super::view::{ContainerView, PodSpecView, Quantities};
@@ -49,13 +51,20 @@ fn is_sidecar(container: &ContainerView) -> bool {
 
 /// Amounts in thousandths.
 pub(super) fn amounts(quantities: &Quantities) -> Resources {
-    quantities.iter().filter_map(|(name, quantity)| Some((name.as_str(), parse_milli(&quantity.0).ok()?))).collect()
+    quantities
+        .iter()
+        .filter_map(|(name, quantity)| Some((name.as_str(), parse_milli(&quantity.0).ok()?)))
+        .collect()
 }
 
 /// A node's taint in the planner's words; an effect that this version does not know keeps nothing off.
 pub(super) fn taint(taint: &k8s_openapi::api::core::v1::Taint) -> Option<Taint> {
     let effect = effect(&taint.effect)?;
-    Some(Taint { key: taint.key.clone(), value: taint.value.clone().unwrap_or_default(), effect })
+    Some(Taint {
+        key: taint.key.clone(),
+        value: taint.value.clone().unwrap_or_default(),
+        effect,
+    })
 }
 
 fn effect(word: &str) -> Option<Effect> {
@@ -78,12 +87,21 @@ fn toleration(toleration: &k8s_openapi::api::core::v1::Toleration) -> Option<Tol
         None | Some("") => None,
         Some(word) => Some(effect(word)?),
     };
-    Some(Toleration { key: toleration.key.clone().filter(|key| !key.is_empty()), value, effect })
+    Some(Toleration {
+        key: toleration.key.clone().filter(|key| !key.is_empty()),
+        value,
+        effect,
+    })
 }
 
 fn term(term: &NodeSelectorTerm) -> NodeTerm {
-    let all = |requirements: &Option<Vec<NodeSelectorRequirement>>| requirements.iter().flatten().map(requirement).collect();
-    NodeTerm { labels: all(&term.match_expressions), names: all(&term.match_fields) }
+    let all = |requirements: &Option<Vec<NodeSelectorRequirement>>| {
+        requirements.iter().flatten().map(requirement).collect()
+    };
+    NodeTerm {
+        labels: all(&term.match_expressions),
+        names: all(&term.match_fields),
+    }
 }
 
 fn requirement(requirement: &NodeSelectorRequirement) -> Requirement {
@@ -101,7 +119,10 @@ fn requirement(requirement: &NodeSelectorRequirement) -> Requirement {
         "Lt" => number(Operator::Lt),
         _ => Operator::Unknown,
     };
-    Requirement { key: requirement.key.clone(), operator }
+    Requirement {
+        key: requirement.key.clone(),
+        operator,
+    }
 }
 
 #[cfg(test)]
@@ -130,17 +151,34 @@ mod tests {
 
     #[test]
     fn containers_run_together_and_init_containers_one_after_the_other() {
-        assert_eq!(needed(json!({"containers": [container("1", "10"), container("500m", "5")]})), (1500, 15));
+        assert_eq!(
+            needed(json!({"containers": [container("1", "10"), container("500m", "5")]})),
+            (1500, 15)
+        );
         let init = json!([container("2", "1"), container("1", "30")]);
-        assert_eq!(needed(json!({"containers": [container("1", "10")], "initContainers": init})), (2000, 30));
+        assert_eq!(
+            needed(json!({"containers": [container("1", "10")], "initContainers": init})),
+            (2000, 30)
+        );
     }
 
     #[test]
     fn a_sidecar_runs_beside_everything_that_starts_after_it() {
         let init = json!([container("4", "1"), sidecar("1", "1"), container("3", "1")]);
-        assert_eq!(needed(json!({"containers": [container("1", "10")], "initContainers": init})), (4000, 11));
-        let init = json!([container("4", "1"), sidecar("1", "1"), sidecar("1", "1"), container("3", "1")]);
-        assert_eq!(needed(json!({"containers": [container("1", "10")], "initContainers": init})), (5000, 12));
+        assert_eq!(
+            needed(json!({"containers": [container("1", "10")], "initContainers": init})),
+            (4000, 11)
+        );
+        let init = json!([
+            container("4", "1"),
+            sidecar("1", "1"),
+            sidecar("1", "1"),
+            container("3", "1")
+        ]);
+        assert_eq!(
+            needed(json!({"containers": [container("1", "10")], "initContainers": init})),
+            (5000, 12)
+        );
     }
 
     #[test]
@@ -164,14 +202,27 @@ mod tests {
             ]}}},
         })));
         let anything = Toleration::default();
-        let equal = Toleration { key: Some("a".to_owned()), value: Some("b".to_owned()), effect: Some(Effect::NoSchedule) };
+        let equal = Toleration {
+            key: Some("a".to_owned()),
+            value: Some("b".to_owned()),
+            effect: Some(Effect::NoSchedule),
+        };
         assert_eq!(needs.tolerations, [anything, equal]);
-        let label = |key: &str, operator| Requirement { key: key.to_owned(), operator };
+        let label = |key: &str, operator| Requirement {
+            key: key.to_owned(),
+            operator,
+        };
         assert_eq!(
             needs.node_affinity.unwrap(),
             [
-                NodeTerm { labels: vec![label("gpus", Operator::Gt(3)), label("z", Operator::Exists)], names: vec![] },
-                NodeTerm { labels: vec![], names: vec![label("metadata.name", Operator::In(vec!["n1".to_owned()]))] },
+                NodeTerm {
+                    labels: vec![label("gpus", Operator::Gt(3)), label("z", Operator::Exists)],
+                    names: vec![]
+                },
+                NodeTerm {
+                    labels: vec![],
+                    names: vec![label("metadata.name", Operator::In(vec!["n1".to_owned()]))]
+                },
             ]
         );
     }

@@ -24,7 +24,11 @@ impl Reasons {
     }
 
     /// Replaces all texts. Returns the gangs whose text is another one now, and when the next text may change.
-    pub(super) fn publish(&self, current: Vec<(Key, String)>, now: Timestamp) -> (Vec<Key>, Option<Timestamp>) {
+    pub(super) fn publish(
+        &self,
+        current: Vec<(Key, String)>,
+        now: Timestamp,
+    ) -> (Vec<Key>, Option<Timestamp>) {
         let mut texts = self.texts.lock();
         let mut before = std::mem::take(&mut *texts);
         let (mut changed, mut next) = (Vec::new(), None);
@@ -67,7 +71,8 @@ mod tests {
         let reasons = Reasons::default();
         let gang: Key = (Arc::from("ml"), Arc::from("a-0"));
         let at = |second| Timestamp::from_second(second).unwrap();
-        let says = |text: &str, second| reasons.publish(vec![(gang.clone(), text.to_owned())], at(second));
+        let says =
+            |text: &str, second| reasons.publish(vec![(gang.clone(), text.to_owned())], at(second));
         assert_eq!(says("1 of 2", 0), (vec![gang.clone()], None));
         assert_eq!(says("1 of 2", 5), (vec![], None));
         assert_eq!(says("0 of 2", 10), (vec![], Some(at(30))));

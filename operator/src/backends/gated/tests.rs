@@ -74,7 +74,10 @@ fn pinned(clique: &str, index: u32, node: &str, placed: i64) -> Value {
 }
 
 fn bound(clique: &str, index: u32, node: &str, placed: i64) -> Value {
-    merged(pinned(clique, index, node, placed), json!({"metadata": {"resourceVersion": "3"}, "spec": {"nodeName": node}}))
+    merged(
+        pinned(clique, index, node, placed),
+        json!({"metadata": {"resourceVersion": "3"}, "spec": {"nodeName": node}}),
+    )
 }
 
 fn gang(name: &str, groups: &[(&str, u32)]) -> GangView {
@@ -105,14 +108,25 @@ fn ledger(nodes: &[(&str, u32)], groups: &[(&str, u32)], pods: &[Value]) -> Ledg
 }
 
 fn free_gpus(ledger: &mut Ledger, node: &str) -> i64 {
-    ledger.snapshot().node(node).unwrap().free.milli("nvidia.com/gpu") / 1000
+    ledger
+        .snapshot()
+        .node(node)
+        .unwrap()
+        .free
+        .milli("nvidia.com/gpu")
+        / 1000
 }
 
 /// Floors and pods of the gang that waits.
 fn waiting(ledger: &Ledger) -> Vec<(String, u32, Vec<String>)> {
     let queue = ledger.queue(&Avoid::new());
-    let groups = queue.waiting.into_iter().flat_map(|waiting| waiting.gang.groups);
-    groups.map(|group| (group.name, group.floor, group.pods)).collect()
+    let groups = queue
+        .waiting
+        .into_iter()
+        .flat_map(|waiting| waiting.gang.groups);
+    groups
+        .map(|group| (group.name, group.floor, group.pods))
+        .collect()
 }
 
 fn names(names: &[&str]) -> Vec<String> {
@@ -123,22 +137,47 @@ fn names(names: &[&str]) -> Vec<String> {
 fn a_pod_has_its_room_from_the_promise_until_it_is_gone() {
     let mut ledger = ledger(&[("n1", 4)], &[("a", 1)], &[gated("a", 0)]);
     assert_eq!(free_gpus(&mut ledger, "n1"), 4);
-    ledger.promise(&key("a-0"), Pin { node: Arc::from("n1"), at: at(5) });
+    ledger.promise(
+        &key("a-0"),
+        Pin {
+            node: Arc::from("n1"),
+            at: at(5),
+        },
+    );
     assert_eq!(free_gpus(&mut ledger, "n1"), 3);
     assert_eq!(waiting(&ledger), [], "a promised pod is not planned again");
 
     // A watch that lags still shows the gate.
-    assert!(!ledger.put_pod(&pod(&merged(gated("a", 0), json!({"metadata": {"resourceVersion": "2"}})))));
+    assert!(!ledger.put_pod(&pod(&merged(
+        gated("a", 0),
+        json!({"metadata": {"resourceVersion": "2"}})
+    ))));
     assert_eq!(free_gpus(&mut ledger, "n1"), 3);
-    ledger.put_pod(&pod(&merged(pinned("a", 0, "n1", 5), json!({"metadata": {"resourceVersion": "4"}}))));
+    ledger.put_pod(&pod(&merged(
+        pinned("a", 0, "n1", 5),
+        json!({"metadata": {"resourceVersion": "4"}}),
+    )));
     assert!(!ledger.is_in_flight(&key("a-0")));
-    assert!(!ledger.put_pod(&pod(&gated("a", 0))), "an older version does not count");
+    assert!(
+        !ledger.put_pod(&pod(&gated("a", 0))),
+        "an older version does not count"
+    );
     assert_eq!(free_gpus(&mut ledger, "n1"), 3);
 
-    let bound = merged(bound("a", 0, "n1", 5), json!({"metadata": {"resourceVersion": "5"}}));
+    let bound = merged(
+        bound("a", 0, "n1", 5),
+        json!({"metadata": {"resourceVersion": "5"}}),
+    );
     ledger.put_pod(&pod(&bound));
-    ledger.put_pod(&pod(&merged(bound.clone(), json!({"metadata": {"resourceVersion": "6", "deletionTimestamp": at(9).to_string()}}))));
-    assert_eq!(free_gpus(&mut ledger, "n1"), 3, "a pod that ends has its room until it is gone");
+    ledger.put_pod(&pod(&merged(
+        bound.clone(),
+        json!({"metadata": {"resourceVersion": "6", "deletionTimestamp": at(9).to_string()}}),
+    )));
+    assert_eq!(
+        free_gpus(&mut ledger, "n1"),
+        3,
+        "a pod that ends has its room until it is gone"
+    );
     assert!(ledger.remove_pod(&key("a-0")));
     assert_eq!(free_gpus(&mut ledger, "n1"), 4);
     assert!(ledger.is_balanced());
@@ -147,7 +186,13 @@ fn a_pod_has_its_room_from_the_promise_until_it_is_gone() {
 #[test]
 fn a_promise_that_fails_is_taken_back() {
     let mut ledger = ledger(&[("n1", 4)], &[("a", 1)], &[gated("a", 0)]);
-    ledger.promise(&key("a-0"), Pin { node: Arc::from("n1"), at: at(5) });
+    ledger.promise(
+        &key("a-0"),
+        Pin {
+            node: Arc::from("n1"),
+            at: at(5),
+        },
+    );
     ledger.withdraw(&key("a-0"), "another pod");
     assert_eq!(free_gpus(&mut ledger, "n1"), 3);
     ledger.withdraw(&key("a-0"), "a-0");
@@ -166,17 +211,38 @@ fn pods_of_others_lower_the_ceiling_and_finished_ones_take_nothing() {
     ledger.put_pod(&pod(&other));
     let snapshot = ledger.snapshot();
     let on = snapshot.node("n1").unwrap();
-    assert_eq!((on.free.milli("nvidia.com/gpu"), on.shape.ceiling.milli("nvidia.com/gpu")), (1000, 2000));
+    assert_eq!(
+        (
+            on.free.milli("nvidia.com/gpu"),
+            on.shape.ceiling.milli("nvidia.com/gpu")
+        ),
+        (1000, 2000)
+    );
     assert_eq!((on.free_slots, on.shape.slot_ceiling), (108, 109));
-    ledger.put_pod(&pod(&merged(other, json!({"metadata": {"resourceVersion": "2"}, "status": {"phase": "Succeeded"}}))));
+    ledger.put_pod(&pod(&merged(
+        other,
+        json!({"metadata": {"resourceVersion": "2"}, "status": {"phase": "Succeeded"}}),
+    )));
     let snapshot = ledger.snapshot();
-    assert_eq!(snapshot.node("n1").unwrap().shape.ceiling.milli("nvidia.com/gpu"), 4000);
+    assert_eq!(
+        snapshot
+            .node("n1")
+            .unwrap()
+            .shape
+            .ceiling
+            .milli("nvidia.com/gpu"),
+        4000
+    );
     assert!(ledger.is_balanced());
 }
 
 #[test]
 fn a_list_forgets_what_it_does_not_have() {
-    let mut ledger = ledger(&[("n1", 4), ("n2", 4)], &[("a", 1)], &[bound("a", 0, "n1", 1), bound("a", 1, "n2", 1)]);
+    let mut ledger = ledger(
+        &[("n1", 4), ("n2", 4)],
+        &[("a", 1)],
+        &[bound("a", 0, "n1", 1), bound("a", 1, "n2", 1)],
+    );
     ledger.keep_pods(&[key("a-1")].into());
     ledger.keep_nodes(&[Arc::from("n2")].into());
     assert_eq!((ledger.pods.len(), ledger.snapshot().nodes().len()), (1, 1));
@@ -191,29 +257,51 @@ fn a_gang_waits_with_what_is_missing_of_its_floor() {
     let pods = [gated("a", 1), gated("a", 0), gated("a", 2), gated("b", 0)];
     assert_eq!(
         waiting(&ledger(&[], &[("a", 2), ("b", 2)], &pods)),
-        [("a".to_owned(), 2, names(&["a-0", "a-1", "a-2"])), ("b".to_owned(), 2, names(&["b-0"]))],
+        [
+            ("a".to_owned(), 2, names(&["a-0", "a-1", "a-2"])),
+            ("b".to_owned(), 2, names(&["b-0"]))
+        ],
         "b has a pod too few, which the planner says"
     );
     // One of two runs: one is missing. b is at its minimum, so its third pod is a bonus.
-    let pods = [bound("a", 0, "n1", 1), gated("a", 1), gated("a", 2), bound("b", 0, "n1", 1), pinned("b", 1, "n1", 1), gated("b", 2)];
+    let pods = [
+        bound("a", 0, "n1", 1),
+        gated("a", 1),
+        gated("a", 2),
+        bound("b", 0, "n1", 1),
+        pinned("b", 1, "n1", 1),
+        gated("b", 2),
+    ];
     assert_eq!(
         waiting(&ledger(&[], &[("a", 2), ("b", 2)], &pods)),
-        [("a".to_owned(), 1, names(&["a-1", "a-2"])), ("b".to_owned(), 0, names(&["b-2"]))]
+        [
+            ("a".to_owned(), 1, names(&["a-1", "a-2"])),
+            ("b".to_owned(), 0, names(&["b-2"]))
+        ]
     );
     assert_eq!(
         waiting(&ledger(&[], &[("a", 1), ("c", 1)], &[gated("a", 0)])),
-        [("a".to_owned(), 1, names(&["a-0"])), ("c".to_owned(), 1, names(&[]))],
+        [
+            ("a".to_owned(), 1, names(&["a-0"])),
+            ("c".to_owned(), 1, names(&[]))
+        ],
         "a clique without any pod keeps the gang waiting"
     );
 }
 
 #[test]
 fn pods_of_two_templates_are_two_groups_with_one_floor() {
-    let large = merged(gated("a", 0), json!({"spec": {"containers": [{"resources": {"requests": {"nvidia.com/gpu": "2"}}}]}}));
+    let large = merged(
+        gated("a", 0),
+        json!({"spec": {"containers": [{"resources": {"requests": {"nvidia.com/gpu": "2"}}}]}}),
+    );
     let pods = [large, gated("a", 1), gated("a", 2)];
     assert_eq!(
         waiting(&ledger(&[], &[("a", 2)], &pods)),
-        [("a".to_owned(), 1, names(&["a-0"])), ("a".to_owned(), 1, names(&["a-1", "a-2"]))]
+        [
+            ("a".to_owned(), 1, names(&["a-0"])),
+            ("a".to_owned(), 1, names(&["a-1", "a-2"]))
+        ]
     );
 }
 
@@ -227,11 +315,18 @@ fn a_scaled_gang_waits_for_its_base() {
     ledger.put_gang(gang("s", &[("b", 1)]));
     let queue = ledger.queue(&Avoid::new());
     assert_eq!(queue.keys, [key("g")]);
-    assert_eq!(queue.held, [(key("s"), "waits until gang g is bound to nodes".to_owned())]);
+    assert_eq!(
+        queue.held,
+        [(key("s"), "waits until gang g is bound to nodes".to_owned())]
+    );
     ledger.put_pod(&pod(&bound("a", 0, "n1", 1)));
     assert_eq!(ledger.queue(&Avoid::new()).keys, [key("s")]);
     ledger.remove_gang(&key("g"));
-    assert_eq!(ledger.queue(&Avoid::new()).held.len(), 1, "without its base it waits");
+    assert_eq!(
+        ledger.queue(&Avoid::new()).held.len(),
+        1,
+        "without its base it waits"
+    );
 }
 
 #[test]
@@ -239,7 +334,13 @@ fn a_gate_of_somebody_else_is_waited_for() {
     let theirs = json!({"spec": {"schedulingGates": [{"name": "example.com/quota"}, {"name": "grove.io/podgang-pending-creation"}]}});
     let pods = [gated("a", 0), merged(gated("a", 1), theirs.clone())];
     let queue = ledger(&[], &[("a", 2)], &pods).queue(&Avoid::new());
-    assert_eq!(queue.held, [(key("g"), "waits for the scheduling gate example.com/quota of pod a-1".to_owned())]);
+    assert_eq!(
+        queue.held,
+        [(
+            key("g"),
+            "waits for the scheduling gate example.com/quota of pod a-1".to_owned()
+        )]
+    );
     assert_eq!(
         waiting(&ledger(&[], &[("a", 1)], &pods)),
         [("a".to_owned(), 1, names(&["a-0"]))],
@@ -249,19 +350,41 @@ fn a_gate_of_somebody_else_is_waited_for() {
 
 #[test]
 fn a_gang_stays_in_the_rack_of_its_pods_and_a_constraint_below_it_is_not_dropped() {
-    let mut ledger = ledger(&[("n1", 4)], &[("a", 2)], &[bound("a", 0, "n1", 1), gated("a", 1)]);
+    let mut ledger = ledger(
+        &[("n1", 4)],
+        &[("a", 2)],
+        &[bound("a", 0, "n1", 1), gated("a", 1)],
+    );
     let mut packed = gang("g", &[("a", 2)]);
     packed.metadata.resource_version = Some("2".to_owned());
-    packed.spec.topology_constraint = serde_json::from_value(json!({"packConstraint": {"required": "rack"}})).unwrap();
+    packed.spec.topology_constraint =
+        serde_json::from_value(json!({"packConstraint": {"required": "rack"}})).unwrap();
     ledger.put_gang(packed.clone());
-    let topology = ledger.queue(&Avoid::new()).waiting.remove(0).gang.topology.unwrap();
-    assert_eq!((topology.key.as_str(), topology.within.as_deref(), topology.required), ("rack", Some("r1"), true));
+    let topology = ledger
+        .queue(&Avoid::new())
+        .waiting
+        .remove(0)
+        .gang
+        .topology
+        .unwrap();
+    assert_eq!(
+        (
+            topology.key.as_str(),
+            topology.within.as_deref(),
+            topology.required
+        ),
+        ("rack", Some("r1"), true)
+    );
 
     packed.metadata.resource_version = Some("3".to_owned());
-    packed.spec.groups[0].topology_constraint = serde_json::from_value(json!({"packConstraint": {"required": "host"}})).unwrap();
+    packed.spec.groups[0].topology_constraint =
+        serde_json::from_value(json!({"packConstraint": {"required": "host"}})).unwrap();
     ledger.put_gang(packed);
     let queue = ledger.queue(&Avoid::new());
-    assert!(queue.waiting.is_empty() && queue.held[0].1.contains("`gated` does not place"), "{queue:?}");
+    assert!(
+        queue.waiting.is_empty() && queue.held[0].1.contains("`gated` does not place"),
+        "{queue:?}"
+    );
 }
 
 const LIMIT: SignedDuration = SignedDuration::from_secs(30);
@@ -270,25 +393,48 @@ const LIMIT: SignedDuration = SignedDuration::from_secs(30);
 fn overdue(ledger: &mut Ledger, now: i64) -> (Vec<String>, Option<Timestamp>) {
     ledger.note_whole();
     let (releases, next) = ledger.overdue(at(now), LIMIT);
-    (releases.into_iter().flat_map(|release| release.pods).map(|((_, name), _)| name.to_string()).collect(), next)
+    (
+        releases
+            .into_iter()
+            .flat_map(|release| release.pods)
+            .map(|((_, name), _)| name.to_string())
+            .collect(),
+        next,
+    )
 }
 
 #[test]
 fn a_gang_that_did_not_come_together_comes_back_whole() {
-    let pods = [bound("a", 0, "n1", 10), pinned("a", 1, "n2", 10), gated("b", 0)];
+    let pods = [
+        bound("a", 0, "n1", 10),
+        pinned("a", 1, "n2", 10),
+        gated("b", 0),
+    ];
     let mut ledger = ledger(&[("n1", 1), ("n2", 1)], &[("a", 2), ("b", 0)], &pods);
     assert_eq!(overdue(&mut ledger, 39), (vec![], Some(at(40))));
     assert_eq!(overdue(&mut ledger, 40).0, names(&["a-0", "a-1"]));
     let (releases, _) = ledger.overdue(at(40), LIMIT);
-    assert_eq!(releases[0].refused, ["n2".to_owned()].into(), "the node that bound its pod is not to blame");
+    assert_eq!(
+        releases[0].refused,
+        ["n2".to_owned()].into(),
+        "the node that bound its pod is not to blame"
+    );
     ledger.expect_end(&key("a-0"), "a-0", true);
     ledger.expect_end(&key("a-1"), "a-1", true);
-    assert_eq!(overdue(&mut ledger, 41), (vec![], None), "it is not taken back twice");
+    assert_eq!(
+        overdue(&mut ledger, 41),
+        (vec![], None),
+        "it is not taken back twice"
+    );
 }
 
 #[test]
 fn pods_that_are_ready_do_not_make_a_gang_whole() {
-    let mut ledger = ledger(&[("n1", 1), ("n2", 1)], &[("a", 2)], &[gated("a", 0), gated("a", 1)]);
+    let mut ledger = ledger(
+        &[("n1", 1), ("n2", 1)],
+        &[("a", 2)],
+        &[gated("a", 0), gated("a", 1)],
+    );
     ledger.begin(&key("g"));
     let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
     ledger.put_pod(&pod(&merged(bound("a", 0, "n1", 10), ready.clone())));
@@ -307,7 +453,11 @@ fn pods_that_are_ready_do_not_make_a_gang_whole() {
 #[test]
 fn a_gang_torn_by_a_lost_pod_before_it_was_whole_comes_back_whole() {
     // a-1 was deleted on its way; the pod made in its place finds no room.
-    let mut ledger = ledger(&[("n1", 1)], &[("a", 2)], &[bound("a", 0, "n1", 10), gated("a", 1)]);
+    let mut ledger = ledger(
+        &[("n1", 1)],
+        &[("a", 2)],
+        &[bound("a", 0, "n1", 10), gated("a", 1)],
+    );
     assert_eq!(overdue(&mut ledger, 40).0, names(&["a-0"]));
 }
 
@@ -385,12 +535,18 @@ proptest! {
 #[test]
 fn a_whole_gang_is_planned_and_nothing_of_one_that_does_not_fit() {
     let pods = [gated("a", 0), gated("a", 1), gated("a", 2)];
-    let settings = Settings { patience: SignedDuration::from_secs(300) };
+    let settings = Settings {
+        patience: SignedDuration::from_secs(300),
+    };
     for (gpus, placed) in [(2, 0), (3, 3)] {
         let mut ledger = ledger(&[("n1", gpus)], &[("a", 3)], &pods);
         let queue = ledger.queue(&BTreeMap::new());
         let schedule = placement::schedule(&ledger.snapshot(), &queue.waiting, at(1), settings);
-        let bindings: usize = schedule.placements.iter().map(|(_, placement)| placement.bindings.len()).sum();
+        let bindings: usize = schedule
+            .placements
+            .iter()
+            .map(|(_, placement)| placement.bindings.len())
+            .sum();
         assert_eq!(bindings, placed);
     }
 }

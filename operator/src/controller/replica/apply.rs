@@ -28,19 +28,30 @@ use crate::controller::ensure::{self, Site, Stored, inputs};
 use crate::controller::errors::{Errors, code_of};
 use crate::index::key::Kind;
 use crate::index::record::{CliqueRecord, GroupRecord, PlainRecord};
-use crate::index::view::{AutoscalerView, CliqueView, CompositeView, GroupView, PodGroupView, PodView, ServiceView};
+use crate::index::view::{
+    AutoscalerView, CliqueView, CompositeView, GroupView, PodGroupView, PodView, ServiceView,
+};
 
 fn spec_of(object: &Value) -> Option<&Value> {
     object.get("spec")
 }
 
 fn site(fetched: &Fetched) -> Site<'_> {
-    Site { set: &fetched.set.key, replica: Some(fetched.replica) }
+    Site {
+        set: &fetched.set.key,
+        replica: Some(fetched.replica),
+    }
 }
 
 /// Scaling groups, then everything that may need them as owner, side by side.
 pub(super) async fn objects(cx: &Context, fetched: &Fetched, planned: &Plan, errors: &mut Errors) {
-    let groups = join_all(planned.groups.iter().map(|group| ensure_group(cx, fetched, group))).await;
+    let groups = join_all(
+        planned
+            .groups
+            .iter()
+            .map(|group| ensure_group(cx, fetched, group)),
+    )
+    .await;
     for done in groups {
         errors.check(ErrorCode::SyncScalingGroup, None, done);
     }
@@ -52,7 +63,11 @@ pub(super) async fn objects(cx: &Context, fetched: &Fetched, planned: &Plan, err
     let (cliques, service, autoscalers) = tokio::join!(
         join_all(cliques),
         ensure_service(cx, fetched),
-        join_all(build::autoscaler::autoscalers(fetched.scope()).into_iter().map(|hpa| ensure_autoscaler(cx, fetched, hpa)))
+        join_all(
+            build::autoscaler::autoscalers(fetched.scope())
+                .into_iter()
+                .map(|hpa| ensure_autoscaler(cx, fetched, hpa))
+        )
     );
     for (name, done) in cliques {
         errors.check(ErrorCode::CreateOrUpdatePodClique, Some(&name), done);
@@ -66,21 +81,53 @@ pub(super) async fn objects(cx: &Context, fetched: &Fetched, planned: &Plan, err
 
 /// Uids of the scaling groups, by their objects' names, own writes included.
 fn group_uids(cx: &Context, fetched: &Fetched) -> BTreeMap<Arc<str>, Arc<str>> {
-    let Some((_, entry, _)) = cx.index.replica(&fetched.set.key, fetched.replica) else { return BTreeMap::new() };
+    let Some((_, entry, _)) = cx.index.replica(&fetched.set.key, fetched.replica) else {
+        return BTreeMap::new();
+    };
     let groups = entry.shelf.groups.into_iter();
-    groups.map(|(name, record)| (name, record.version.uid)).collect()
+    groups
+        .map(|(name, record)| (name, record.version.uid))
+        .collect()
 }
 
-async fn ensure_group(cx: &Context, fetched: &Fetched, group: &GroupPlan) -> Result<(), WriteError> {
+async fn ensure_group(
+    cx: &Context,
+    fetched: &Fetched,
+    group: &GroupPlan,
+) -> Result<(), WriteError> {
     let name = fetched.scope().group(&group.name);
     let record = fetched.entry.shelf.groups.get(&*name);
     if record.is_some_and(|record| record.version.terminating) {
         return Ok(());
     }
-    let stored = record.map(|GroupRecord { version, spec, verified, .. }| Stored { version, content: spec, verified: *verified });
-    let of = (fetched.set.generation(), &fetched.set.object.metadata.annotations, &name);
-    let build = || build::group::group(fetched.scope(), group).expect("the plan comes from this template");
-    ensure::object::<PodCliqueScalingGroup, GroupView>(cx, site(fetched), stored, inputs(of), spec_of, build).await
+    let stored = record.map(
+        |GroupRecord {
+             version,
+             spec,
+             verified,
+             ..
+         }| Stored {
+            version,
+            content: spec,
+            verified: *verified,
+        },
+    );
+    let of = (
+        fetched.set.generation(),
+        &fetched.set.object.metadata.annotations,
+        &name,
+    );
+    let build =
+        || build::group::group(fetched.scope(), group).expect("the plan comes from this template");
+    ensure::object::<PodCliqueScalingGroup, GroupView>(
+        cx,
+        site(fetched),
+        stored,
+        inputs(of),
+        spec_of,
+        build,
+    )
+    .await
 }
 
 async fn ensure_clique(
@@ -100,7 +147,9 @@ async fn ensure_clique(
         Some((group, _)) => {
             let group = scope.group(group);
             // Its scaling group could not be made; that error is noted already.
-            let Some(uid) = groups.get(&*group) else { return Ok(()) };
+            let Some(uid) = groups.get(&*group) else {
+                return Ok(());
+            };
             OwnerReference {
                 api_version: PodCliqueScalingGroup::api_version(&()).into_owned(),
                 kind: PodCliqueScalingGroup::kind(&()).into_owned(),
@@ -111,10 +160,30 @@ async fn ensure_clique(
             }
         }
     };
-    let stored = record.map(|CliqueRecord { version, spec, verified, .. }| Stored { version, content: spec, verified: *verified });
-    let of = (fetched.set.generation(), &clique.id, &clique.parents, &owner.uid);
-    let build = || build::clique::clique(scope, clique, owner.clone()).expect("the plan comes from this template");
-    ensure::object::<PodClique, CliqueView>(cx, site(fetched), stored, inputs(of), spec_of, build).await
+    let stored = record.map(
+        |CliqueRecord {
+             version,
+             spec,
+             verified,
+             ..
+         }| Stored {
+            version,
+            content: spec,
+            verified: *verified,
+        },
+    );
+    let of = (
+        fetched.set.generation(),
+        &clique.id,
+        &clique.parents,
+        &owner.uid,
+    );
+    let build = || {
+        build::clique::clique(scope, clique, owner.clone())
+            .expect("the plan comes from this template")
+    };
+    ensure::object::<PodClique, CliqueView>(cx, site(fetched), stored, inputs(of), spec_of, build)
+        .await
 }
 
 async fn ensure_service(cx: &Context, fetched: &Fetched) -> Result<(), WriteError> {
@@ -122,20 +191,43 @@ async fn ensure_service(cx: &Context, fetched: &Fetched) -> Result<(), WriteErro
     let name = names::headless_service(fetched.set.key.name(), fetched.replica);
     let stored = plain(fetched, Kind::Service, &name);
     let of = (fetched.set.generation(), &fetched.set.object.metadata.uid);
-    ensure::object::<Service, ServiceView>(cx, site(fetched), stored, inputs(of), spec_of, || build::service::service(scope)).await
+    ensure::object::<Service, ServiceView>(cx, site(fetched), stored, inputs(of), spec_of, || {
+        build::service::service(scope)
+    })
+    .await
 }
 
-async fn ensure_autoscaler(cx: &Context, fetched: &Fetched, hpa: HorizontalPodAutoscaler) -> Result<(), WriteError> {
+async fn ensure_autoscaler(
+    cx: &Context,
+    fetched: &Fetched,
+    hpa: HorizontalPodAutoscaler,
+) -> Result<(), WriteError> {
     let name = hpa.metadata.name.clone().unwrap_or_default();
     let stored = plain(fetched, Kind::Autoscaler, &name);
     let of = (fetched.set.generation(), &fetched.set.object.metadata.uid);
-    ensure::object::<HorizontalPodAutoscaler, AutoscalerView>(cx, site(fetched), stored, inputs(of), spec_of, || hpa).await
+    ensure::object::<HorizontalPodAutoscaler, AutoscalerView>(
+        cx,
+        site(fetched),
+        stored,
+        inputs(of),
+        spec_of,
+        || hpa,
+    )
+    .await
 }
 
 fn plain<'a>(fetched: &'a Fetched, kind: Kind, name: &str) -> Option<Stored<'a>> {
     let record = fetched.entry.shelf.plain.get(&(kind, Arc::from(name)))?;
-    let PlainRecord { version, content, verified } = record;
-    Some(Stored { version, content, verified: *verified })
+    let PlainRecord {
+        version,
+        content,
+        verified,
+    } = record;
+    Some(Stored {
+        version,
+        content,
+        verified: *verified,
+    })
 }
 
 /// Everything that is there and should not be.
@@ -149,13 +241,28 @@ pub(super) async fn removals(cx: &Context, fetched: &Fetched, planned: &Plan, er
             cliques.push((Arc::clone(name), Arc::clone(&record.version.uid)));
         }
     }
-    cliques.retain(|(name, _)| shelf.cliques.get(name).is_some_and(|record| !record.version.terminating));
-    let removed = join_all(cliques.iter().map(|(name, uid)| remove_clique(cx, fetched, name, uid))).await;
+    cliques.retain(|(name, _)| {
+        shelf
+            .cliques
+            .get(name)
+            .is_some_and(|record| !record.version.terminating)
+    });
+    let removed = join_all(
+        cliques
+            .iter()
+            .map(|(name, uid)| remove_clique(cx, fetched, name, uid)),
+    )
+    .await;
     let mut count = 0;
     for ((name, _), done) in cliques.iter().zip(removed) {
         count += usize::from(errors.check(ErrorCode::SyncPodClique, Some(name), done));
     }
-    cx.events.normal(&about(fetched), EventReason::PodCliqueDeleteSuccessful, count, "PodCliques removed");
+    cx.events.normal(
+        &about(fetched),
+        EventReason::PodCliqueDeleteSuccessful,
+        count,
+        "PodCliques removed",
+    );
 
     let mut groups: Vec<(Arc<str>, Arc<str>)> = fetched.stray_groups.clone();
     for name in &planned.remove_groups {
@@ -164,14 +271,22 @@ pub(super) async fn removals(cx: &Context, fetched: &Fetched, planned: &Plan, er
         }
     }
     for (name, uid) in groups {
-        let done = cx.writer.delete::<PodCliqueScalingGroup>(Kind::Group, namespace, &name, &uid).await;
+        let done = cx
+            .writer
+            .delete::<PodCliqueScalingGroup>(Kind::Group, namespace, &name, &uid)
+            .await;
         errors.check(ErrorCode::SyncScalingGroup, None, done);
     }
     remove_autoscalers(cx, fetched, errors).await;
 }
 
 /// The pods at once and by their label, then the object; the garbage collector finds nothing left to do.
-async fn remove_clique(cx: &Context, fetched: &Fetched, name: &str, uid: &str) -> Result<(), WriteError> {
+async fn remove_clique(
+    cx: &Context,
+    fetched: &Fetched,
+    name: &str,
+    uid: &str,
+) -> Result<(), WriteError> {
     let namespace = fetched.set.key.namespace();
     let pods: Vec<(Arc<str>, PodUid)> = fetched
         .entry
@@ -183,10 +298,14 @@ async fn remove_clique(cx: &Context, fetched: &Fetched, name: &str, uid: &str) -
         .collect();
     if !pods.is_empty() {
         let selector = labels::clique_selector(fetched.set.key.name(), name);
-        cx.writer.delete_collection::<Pod>(Kind::Pod, namespace, &selector).await?;
+        cx.writer
+            .delete_collection::<Pod>(Kind::Pod, namespace, &selector)
+            .await?;
         cx.index.doom(namespace, &pods);
     }
-    cx.writer.delete::<PodClique>(Kind::Clique, namespace, name, uid).await
+    cx.writer
+        .delete::<PodClique>(Kind::Clique, namespace, name, uid)
+        .await
 }
 
 async fn remove_autoscalers(cx: &Context, fetched: &Fetched, errors: &mut Errors) {
@@ -198,25 +317,46 @@ async fn remove_autoscalers(cx: &Context, fetched: &Fetched, errors: &mut Errors
         if *kind == Kind::Autoscaler && !wanted.contains(&**name) && !record.version.terminating {
             let namespace = fetched.set.key.namespace();
             let uid = &record.version.uid;
-            let done = cx.writer.delete::<HorizontalPodAutoscaler>(*kind, namespace, name, uid).await;
+            let done = cx
+                .writer
+                .delete::<HorizontalPodAutoscaler>(*kind, namespace, name, uid)
+                .await;
             errors.check(ErrorCode::SyncHpa, None, done);
         }
     }
 }
 
 /// Deletes, then creates pods.
-pub(super) async fn pods(cx: &Context, fetched: &Fetched, planned: &Plan, placement: &Placement, errors: &mut Errors) {
+pub(super) async fn pods(
+    cx: &Context,
+    fetched: &Fetched,
+    planned: &Plan,
+    placement: &Placement,
+    errors: &mut Errors,
+) {
     delete_pods(cx, fetched, planned, placement, errors).await;
     create_pods(cx, fetched, planned, placement, errors).await;
 }
 
-async fn delete_pods(cx: &Context, fetched: &Fetched, planned: &Plan, placement: &Placement, errors: &mut Errors) {
+async fn delete_pods(
+    cx: &Context,
+    fetched: &Fetched,
+    planned: &Plan,
+    placement: &Placement,
+    errors: &mut Errors,
+) {
     let namespace = fetched.set.key.namespace();
     let shelf = &fetched.entry.shelf;
-    let by_uid: BTreeMap<&PodUid, (&Arc<str>, &Arc<str>)> =
-        shelf.pods.iter().map(|(name, record)| (&record.pod.uid, (name, &record.clique))).collect();
-    let mut victims: Vec<(&PodUid, &'static str)> =
-        planned.delete.iter().map(|removal| (&removal.pod, removal.because.as_str())).collect();
+    let by_uid: BTreeMap<&PodUid, (&Arc<str>, &Arc<str>)> = shelf
+        .pods
+        .iter()
+        .map(|(name, record)| (&record.pod.uid, (name, &record.clique)))
+        .collect();
+    let mut victims: Vec<(&PodUid, &'static str)> = planned
+        .delete
+        .iter()
+        .map(|removal| (&removal.pod, removal.because.as_str()))
+        .collect();
     victims.extend(placement.restart.iter().map(|uid| (uid, "Regroup")));
     victims.extend(fetched.stray_pods.iter().map(|(_, uid)| (uid, "NoClique")));
     let mut seen = BTreeSet::new();
@@ -236,22 +376,39 @@ async fn delete_pods(cx: &Context, fetched: &Fetched, planned: &Plan, placement:
     for (clique, done) in join_all(deletions).await {
         count += usize::from(errors.check(ErrorCode::DeletePod, Some(clique), done));
     }
-    cx.events.normal(&about(fetched), EventReason::PodDeleteSuccessful, count, "pods deleted");
+    cx.events.normal(
+        &about(fetched),
+        EventReason::PodDeleteSuccessful,
+        count,
+        "pods deleted",
+    );
 }
 
-async fn create_pods(cx: &Context, fetched: &Fetched, planned: &Plan, placement: &Placement, errors: &mut Errors) {
+async fn create_pods(
+    cx: &Context,
+    fetched: &Fetched,
+    planned: &Plan,
+    placement: &Placement,
+    errors: &mut Errors,
+) {
     if planned.create.is_empty() {
         return;
     }
     // The cliques as they are now: their uids and, where they were admitted, the new template.
-    let Some((_, entry, _)) = cx.index.replica(&fetched.set.key, fetched.replica) else { return };
+    let Some((_, entry, _)) = cx.index.replica(&fetched.set.key, fetched.replica) else {
+        return;
+    };
     let moulds: Vec<(Mould, &CliqueId, &Vec<PodIndex>)> = planned
         .create
         .iter()
         .filter_map(|(id, indexes)| {
             let name = fetched.scope().clique(id);
             // A clique that could not be made has its own error.
-            let record = entry.shelf.cliques.get(&*name).filter(|record| !record.version.terminating)?;
+            let record = entry
+                .shelf
+                .cliques
+                .get(&*name)
+                .filter(|record| !record.version.terminating)?;
             Some((mould(cx, fetched, planned, id, name, record)?, id, indexes))
         })
         .collect();
@@ -269,7 +426,12 @@ async fn create_pods(cx: &Context, fetched: &Fetched, planned: &Plan, placement:
             let mut pod = mould.pod(*index, name);
             let lane = placement.lanes.get(&((*id).clone(), *index)).copied();
             cx.backend.prepare_pod(&mut pod, &mould.clique, lane);
-            creations.push(async move { (mould.clique.as_str(), ensure::created::<Pod, PodView>(cx, &pod).await) });
+            creations.push(async move {
+                (
+                    mould.clique.as_str(),
+                    ensure::created::<Pod, PodView>(cx, &pod).await,
+                )
+            });
         }
     }
     let mut count = 0;
@@ -280,7 +442,12 @@ async fn create_pods(cx: &Context, fetched: &Fetched, planned: &Plan, placement:
         }
     }
     drop(creations);
-    cx.events.normal(&about(fetched), EventReason::PodCreateSuccessful, count, "pods created");
+    cx.events.normal(
+        &about(fetched),
+        EventReason::PodCreateSuccessful,
+        count,
+        "pods created",
+    );
 }
 
 fn mould(
@@ -296,7 +463,10 @@ fn mould(
     let plan = planned.cliques.iter().find(|clique| clique.id == *id)?;
     let parents = plan.parents.iter().map(|parent| {
         let template = scope.set.template.clique(parent.template());
-        (scope.clique(parent), template.map_or(1, |template| template.min_available.get()))
+        (
+            scope.clique(parent),
+            template.map_or(1, |template| template.min_available.get()),
+        )
     });
     Some(Mould {
         namespace: scope.set.key.namespace().to_owned(),
@@ -314,15 +484,28 @@ fn mould(
 }
 
 /// Objects that tell the scheduler about gangs: parents, then children, then what nobody needs any more.
-pub(super) async fn placement(cx: &Context, fetched: &Fetched, placement: Placement, errors: &mut Errors) {
-    let (composites, groups): (Vec<_>, Vec<_>) =
-        placement.objects.into_iter().partition(|object| matches!(object, PlacementObject::Composite(_)));
+pub(super) async fn placement(
+    cx: &Context,
+    fetched: &Fetched,
+    placement: Placement,
+    errors: &mut Errors,
+) {
+    let (composites, groups): (Vec<_>, Vec<_>) = placement
+        .objects
+        .into_iter()
+        .partition(|object| matches!(object, PlacementObject::Composite(_)));
     for wave in [composites, groups] {
-        let Some((_, entry, _)) = cx.index.replica(&fetched.set.key, fetched.replica) else { return };
+        let Some((_, entry, _)) = cx.index.replica(&fetched.set.key, fetched.replica) else {
+            return;
+        };
         let writes = wave.into_iter().map(|object| {
             let owner = match &object {
                 PlacementObject::Composite(_) => None,
-                PlacementObject::Group(_, clique) => entry.shelf.cliques.get(&**clique).map(|record| clique_owner(clique, record)),
+                PlacementObject::Group(_, clique) => entry
+                    .shelf
+                    .cliques
+                    .get(&**clique)
+                    .map(|record| clique_owner(clique, record)),
             };
             create_placement(cx, object, owner)
         });
@@ -333,8 +516,16 @@ pub(super) async fn placement(cx: &Context, fetched: &Fetched, placement: Placem
     let namespace = fetched.set.key.namespace();
     for (kind, name, uid) in placement.remove {
         let done = match kind {
-            Kind::CompositePodGroup => cx.writer.delete::<CompositePodGroup>(kind, namespace, &name, &uid).await,
-            _ => cx.writer.delete::<PodGroup>(kind, namespace, &name, &uid).await,
+            Kind::CompositePodGroup => {
+                cx.writer
+                    .delete::<CompositePodGroup>(kind, namespace, &name, &uid)
+                    .await
+            }
+            _ => {
+                cx.writer
+                    .delete::<PodGroup>(kind, namespace, &name, &uid)
+                    .await
+            }
         };
         errors.check(code_of(kind), None, done);
     }
@@ -351,9 +542,15 @@ fn clique_owner(name: &str, record: &CliqueRecord) -> OwnerReference {
     }
 }
 
-async fn create_placement(cx: &Context, object: PlacementObject, owner: Option<OwnerReference>) -> Result<(), WriteError> {
+async fn create_placement(
+    cx: &Context,
+    object: PlacementObject,
+    owner: Option<OwnerReference>,
+) -> Result<(), WriteError> {
     match (object, owner) {
-        (PlacementObject::Composite(composite), _) => ensure::created::<_, CompositeView>(cx, &*composite).await,
+        (PlacementObject::Composite(composite), _) => {
+            ensure::created::<_, CompositeView>(cx, &*composite).await
+        }
         (PlacementObject::Group(mut group, _), Some(owner)) => {
             group.metadata.owner_references = Some(vec![owner]);
             ensure::created::<_, PodGroupView>(cx, &*group).await

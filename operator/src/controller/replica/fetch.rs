@@ -35,7 +35,10 @@ pub(crate) struct Fetched {
 impl Fetched {
     /// Names inside the replica.
     pub(crate) fn scope(&self) -> Scope<'_> {
-        Scope { set: &self.set, replica: self.replica }
+        Scope {
+            set: &self.set,
+            replica: self.replica,
+        }
     }
 }
 
@@ -68,27 +71,49 @@ fn read_groups(fetched: &mut Fetched) {
         let is_ours = record.version.owner.as_deref() == Some(&*set_uid);
         match fetched.scope().group_name(name).filter(|_| is_ours) {
             Some(group) => {
-                let found = Group { replicas: record.replicas, terminating: record.version.terminating };
+                let found = Group {
+                    replicas: record.replicas,
+                    terminating: record.version.terminating,
+                };
                 fetched.observed.groups.insert(group, found);
             }
-            None => fetched.stray_groups.push((Arc::clone(name), Arc::clone(&record.version.uid))),
+            None => fetched
+                .stray_groups
+                .push((Arc::clone(name), Arc::clone(&record.version.uid))),
         }
     }
 }
 
 /// Returns the clique of each PodClique name that counts.
 fn read_cliques(fetched: &mut Fetched) -> BTreeMap<Arc<str>, CliqueId> {
-    let set_uid: Arc<str> = Arc::from(fetched.set.object.metadata.uid.as_deref().unwrap_or_default());
+    let set_uid: Arc<str> = Arc::from(
+        fetched
+            .set
+            .object
+            .metadata
+            .uid
+            .as_deref()
+            .unwrap_or_default(),
+    );
     let mut ids = BTreeMap::new();
     for (name, record) in &fetched.entry.shelf.cliques {
         let owner = match &record.group {
             None => Some(&set_uid),
-            Some(group) => fetched.entry.shelf.groups.get(group).map(|group| &group.version.uid),
+            Some(group) => fetched
+                .entry
+                .shelf
+                .groups
+                .get(group)
+                .map(|group| &group.version.uid),
         };
         let is_ours = owner.is_some() && record.version.owner.as_ref() == owner;
-        let id = fetched.scope().clique_id(name, record.group.as_deref(), record.group_replica);
+        let id = fetched
+            .scope()
+            .clique_id(name, record.group.as_deref(), record.group_replica);
         let Some(id) = id.filter(|_| is_ours) else {
-            fetched.stray_cliques.push((Arc::clone(name), Arc::clone(&record.version.uid)));
+            fetched
+                .stray_cliques
+                .push((Arc::clone(name), Arc::clone(&record.version.uid)));
             continue;
         };
         let endings = fetched.entry.endings.get(name);
@@ -108,11 +133,18 @@ fn read_cliques(fetched: &mut Fetched) -> BTreeMap<Arc<str>, CliqueId> {
 fn read_pods(fetched: &mut Fetched, ids: &BTreeMap<Arc<str>, CliqueId>) {
     for (name, record) in &fetched.entry.shelf.pods {
         let id = ids.get(&record.clique);
-        let owner = fetched.entry.shelf.cliques.get(&record.clique).map(|clique| &clique.version.uid);
+        let owner = fetched
+            .entry
+            .shelf
+            .cliques
+            .get(&record.clique)
+            .map(|clique| &clique.version.uid);
         let clique = id.and_then(|id| fetched.observed.cliques.get_mut(id));
         match clique.filter(|_| owner.is_some() && record.owner.as_ref() == owner) {
             Some(clique) => clique.pods.push(record.pod.clone()),
-            None if !record.pod.terminating => fetched.stray_pods.push((Arc::clone(name), record.pod.uid.clone())),
+            None if !record.pod.terminating => fetched
+                .stray_pods
+                .push((Arc::clone(name), record.pod.uid.clone())),
             None => {}
         }
     }

@@ -31,12 +31,21 @@ pub(super) async fn sync(cx: &Context, fetched: &Fetched, planned: &Plan, errors
     for done in join_all(writes).await {
         errors.check(ErrorCode::CreateOrPatchPodGang, None, done);
     }
-    let wanted: Vec<String> = planned.gangs.iter().map(|gang| fetched.scope().gang(&gang.id)).collect();
+    let wanted: Vec<String> = planned
+        .gangs
+        .iter()
+        .map(|gang| fetched.scope().gang(&gang.id))
+        .collect();
     let extra = fetched.entry.shelf.gangs.iter().filter(|(name, record)| {
         !record.version.terminating && !wanted.iter().any(|wanted| **wanted == ***name)
     });
     let removals = extra.map(|(name, record)| {
-        cx.writer.delete::<PodGang>(Kind::Gang, fetched.set.key.namespace(), name, &record.version.uid)
+        cx.writer.delete::<PodGang>(
+            Kind::Gang,
+            fetched.set.key.namespace(),
+            name,
+            &record.version.uid,
+        )
     });
     for done in join_all(removals).await {
         errors.check(ErrorCode::CreateOrPatchPodGang, None, done);
@@ -45,7 +54,11 @@ pub(super) async fn sync(cx: &Context, fetched: &Fetched, planned: &Plan, errors
 
 /// Pods each clique should have.
 pub(super) fn effective(planned: &Plan) -> BTreeMap<CliqueId, u32> {
-    planned.cliques.iter().map(|clique| (clique.id.clone(), clique.effective)).collect()
+    planned
+        .cliques
+        .iter()
+        .map(|clique| (clique.id.clone(), clique.effective))
+        .collect()
 }
 
 /// Names of active pods by PodClique.
@@ -53,7 +66,10 @@ fn pod_names(fetched: &Fetched) -> BTreeMap<String, Vec<String>> {
     let mut names: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (name, record) in &fetched.entry.shelf.pods {
         if record.pod.is_active() {
-            names.entry(record.clique.to_string()).or_default().push(name.to_string());
+            names
+                .entry(record.clique.to_string())
+                .or_default()
+                .push(name.to_string());
         }
     }
     names
@@ -81,7 +97,10 @@ async fn write(
         }
         check_owner(Kind::Gang, &object.metadata, &record.version)?;
     }
-    let answer: GangView = cx.writer.apply(Kind::Gang, &object, record.is_some()).await?;
+    let answer: GangView = cx
+        .writer
+        .apply(Kind::Gang, &object, record.is_some())
+        .await?;
     cx.index.absorb(answer);
     Ok(())
 }

@@ -38,7 +38,9 @@ pub(crate) async fn pass(cx: &Context, key: &SetKey, replica: u32) -> Outcome {
     apply::placement(cx, &fetched, placement, &mut errors).await;
 
     // The rest describes what is there now, own writes included.
-    let Some(fetched) = fetch(&cx.index, key, replica) else { return Outcome::Done(None) };
+    let Some(fetched) = fetch(&cx.index, key, replica) else {
+        return Outcome::Done(None);
+    };
     let planned = decide(&fetched);
     gangs::sync(cx, &fetched, &planned, &mut errors).await;
     let wake = status::report(cx, &fetched, &planned, &mut errors, &unit).await;
@@ -46,17 +48,29 @@ pub(crate) async fn pass(cx: &Context, key: &SetKey, replica: u32) -> Outcome {
     if let Some(first) = errors.first()
         && errors.outcome() == Some(Outcome::Failed)
     {
-        cx.metrics.failed("replica", errors.category().unwrap_or("None"));
-        warn!(namespace = key.namespace(), name = key.name(), replica, error = first, "a set replica is not as it should be");
+        cx.metrics
+            .failed("replica", errors.category().unwrap_or("None"));
+        warn!(
+            namespace = key.namespace(),
+            name = key.name(),
+            replica,
+            error = first,
+            "a set replica is not as it should be"
+        );
     }
     errors.outcome().unwrap_or(Outcome::Done(wake))
 }
 
 fn decide(fetched: &Fetched) -> Plan {
     let template = &fetched.set.template;
-    let permit = Permit { may_update: fetched.may_update };
+    let permit = Permit {
+        may_update: fetched.may_update,
+    };
     let planned = plan(template, &fetched.observed, permit, Timestamp::now());
-    debug_assert_eq!(violations(template, &fetched.observed, fetched.may_update, &planned), []);
+    debug_assert_eq!(
+        violations(template, &fetched.observed, fetched.may_update, &planned),
+        []
+    );
     planned
 }
 

@@ -10,7 +10,8 @@ use coppice_operator_api::event::EventReason;
 use coppice_operator_api::pod_clique::PodCliqueUpdateProgress;
 use coppice_operator_api::scaling_group::PodCliqueScalingGroupUpdateProgress;
 use coppice_operator_api::{
-    PodClique, PodCliqueScalingGroup, PodCliqueScalingGroupStatus, PodCliqueStatus, PodGang, PodGangStatus, labels,
+    PodClique, PodCliqueScalingGroup, PodCliqueScalingGroupStatus, PodCliqueStatus, PodGang,
+    PodGangStatus, labels,
 };
 use coppice_operator_plan::hash::TemplateHash;
 use coppice_operator_plan::ids::{CliqueId, GroupName};
@@ -61,7 +62,13 @@ pub(super) async fn report(
     compare_cliques(fetched, &cliques, errors, now, &mut differing);
     compare_groups(fetched, &groups, errors, now, &mut differing);
     compare_gangs(cx, fetched, planned, now, &mut differing, &mut phases);
-    let summary = summarise(&fetched.set.template, &cliques, &groups, phases, planned.report.is_old);
+    let summary = summarise(
+        &fetched.set.template,
+        &cliques,
+        &groups,
+        phases,
+        planned.report.is_old,
+    );
     cx.index.report(&fetched.set.key, fetched.replica, summary);
 
     let wake = planned.report.wake.map(|at| until(at, now));
@@ -83,36 +90,62 @@ fn until(at: Timestamp, now: Timestamp) -> Duration {
     Duration::try_from(at.duration_since(now)).unwrap_or_default()
 }
 
-fn judge_cliques(fetched: &Fetched, planned: &Plan, now: Timestamp) -> BTreeMap<CliqueId, CliqueStatus> {
+fn judge_cliques(
+    fetched: &Fetched,
+    planned: &Plan,
+    now: Timestamp,
+) -> BTreeMap<CliqueId, CliqueStatus> {
     let template = &fetched.set.template;
     let mut statuses = BTreeMap::new();
     for plan in &planned.cliques {
-        let Some(observed) = fetched.observed.cliques.get(&plan.id) else { continue };
-        let Some(of_template) = template.clique(plan.id.template()) else { continue };
-        let record = fetched.entry.shelf.cliques.get(&*fetched.scope().clique(&plan.id));
-        let before = record.map(|record| clique_before(&record.status)).unwrap_or_default();
+        let Some(observed) = fetched.observed.cliques.get(&plan.id) else {
+            continue;
+        };
+        let Some(of_template) = template.clique(plan.id.template()) else {
+            continue;
+        };
+        let record = fetched
+            .entry
+            .shelf
+            .cliques
+            .get(&*fetched.scope().clique(&plan.id));
+        let before = record
+            .map(|record| clique_before(&record.status))
+            .unwrap_or_default();
         let wanted = Wanted {
             template: of_template,
             set_hash: template.hash(),
             strategy: template.strategy(),
             effective: plan.effective,
         };
-        statuses.insert(plan.id.clone(), clique::status(observed, wanted, &before, now));
+        statuses.insert(
+            plan.id.clone(),
+            clique::status(observed, wanted, &before, now),
+        );
     }
     statuses
 }
 
 fn clique_before(status: &PodCliqueStatus) -> clique::Before {
     let progress = status.update_progress.as_ref().map(|progress| Progress {
-        started: progress.update_started_at.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+        started: progress
+            .update_started_at
+            .as_ref()
+            .map_or(Timestamp::UNIX_EPOCH, |time| time.0),
         ended: progress.update_ended_at.as_ref().map(|time| time.0),
         set_hash: TemplateHash::recorded(&progress.pod_clique_set_generation_hash),
         template_hash: TemplateHash::recorded(&progress.pod_template_hash),
     });
     clique::Before {
         progress,
-        current: status.current_pod_template_hash.as_deref().map(TemplateHash::recorded),
-        current_set: status.current_pod_clique_set_generation_hash.as_deref().map(TemplateHash::recorded),
+        current: status
+            .current_pod_template_hash
+            .as_deref()
+            .map(TemplateHash::recorded),
+        current_set: status
+            .current_pod_clique_set_generation_hash
+            .as_deref()
+            .map(TemplateHash::recorded),
     }
 }
 
@@ -125,10 +158,19 @@ fn judge_groups(
     let template = &fetched.set.template;
     let mut statuses = BTreeMap::new();
     for plan in &planned.groups {
-        let record = fetched.entry.shelf.groups.get(&*fetched.scope().group(&plan.name));
-        let (Some(record), Some(group)) = (record, template.group(&plan.name)) else { continue };
+        let record = fetched
+            .entry
+            .shelf
+            .groups
+            .get(&*fetched.scope().group(&plan.name));
+        let (Some(record), Some(group)) = (record, template.group(&plan.name)) else {
+            continue;
+        };
         let before = group_before(&record.status);
-        statuses.insert(plan.name.clone(), group::status(template, group, plan.effective, cliques, &before, now));
+        statuses.insert(
+            plan.name.clone(),
+            group::status(template, group, plan.effective, cliques, &before, now),
+        );
     }
     statuses
 }
@@ -143,8 +185,14 @@ fn group_before(status: &PodCliqueScalingGroupStatus) -> group::Before {
             set_hash,
         }
     });
-    let current_set = status.current_pod_clique_set_generation_hash.as_deref().map(TemplateHash::recorded);
-    group::Before { progress, current_set }
+    let current_set = status
+        .current_pod_clique_set_generation_hash
+        .as_deref()
+        .map(TemplateHash::recorded);
+    group::Before {
+        progress,
+        current_set,
+    }
 }
 
 fn compare_cliques(
@@ -156,7 +204,9 @@ fn compare_cliques(
 ) {
     for (id, status) in cliques {
         let name = fetched.scope().clique(id);
-        let Some((name, record)) = fetched.entry.shelf.cliques.get_key_value(&*name) else { continue };
+        let Some((name, record)) = fetched.entry.shelf.cliques.get_key_value(&*name) else {
+            continue;
+        };
         let wanted = clique_status(fetched, id, name, record, status, errors, now);
         if *record.status != wanted {
             differing.cliques.push((Arc::clone(name), wanted));
@@ -176,24 +226,53 @@ fn clique_status(
     let before = &record.status;
     let mut conditions = before.conditions.clone().unwrap_or_default();
     let mut put = |kind, status, reason, message: String| {
-        condition::set(&mut conditions, Observed { kind, status, reason, message }, None, Time(now));
+        condition::set(
+            &mut conditions,
+            Observed {
+                kind,
+                status,
+                reason,
+                message,
+            },
+            None,
+            Time(now),
+        );
     };
     let (floor, bound) = (status.minimum, status.scheduled);
     if status.is_scheduled {
         let message = format!("at least {floor} pods are bound to nodes");
-        put(ConditionType::PodCliqueScheduled, ConditionStatus::True, Reason::SufficientScheduledPods, message);
+        put(
+            ConditionType::PodCliqueScheduled,
+            ConditionStatus::True,
+            Reason::SufficientScheduledPods,
+            message,
+        );
     } else {
         let message = format!("{bound} of at least {floor} pods are bound to nodes");
-        put(ConditionType::PodCliqueScheduled, ConditionStatus::False, Reason::InsufficientScheduledPods, message);
+        put(
+            ConditionType::PodCliqueScheduled,
+            ConditionStatus::False,
+            Reason::InsufficientScheduledPods,
+            message,
+        );
     }
-    let Verdict { is, reason, message } = &status.breach;
+    let Verdict {
+        is,
+        reason,
+        message,
+    } = &status.breach;
     let reason = match reason {
         clique::BreachReason::UpdateInProgress => Reason::UpdateInProgress,
         clique::BreachReason::ScheduledBelowMinimum => Reason::ScheduledReplicasBelowMinAvailable,
         clique::BreachReason::TooFewReady => Reason::InsufficientReadyPods,
         clique::BreachReason::Sufficient => Reason::SufficientReadyPods,
     };
-    put(ConditionType::MinAvailableBreached, truth(*is), reason, message.clone());
+    put(
+        ConditionType::MinAvailableBreached,
+        truth(*is),
+        reason,
+        message.clone(),
+    );
     if status.is_healthy {
         note_healthy(&mut conditions, now);
     }
@@ -212,13 +291,16 @@ fn clique_status(
         conditions: Some(conditions),
         current_pod_clique_set_generation_hash: status.current_set.as_ref().map(text),
         current_pod_template_hash: status.current.as_ref().map(text),
-        update_progress: status.progress.as_ref().map(|progress| PodCliqueUpdateProgress {
-            update_started_at: Some(Time(progress.started)),
-            update_ended_at: progress.ended.map(Time),
-            pod_clique_set_generation_hash: text(&progress.set_hash),
-            pod_template_hash: text(&progress.template_hash),
-            ready_pods_selected_to_update: None,
-        }),
+        update_progress: status
+            .progress
+            .as_ref()
+            .map(|progress| PodCliqueUpdateProgress {
+                update_started_at: Some(Time(progress.started)),
+                update_ended_at: progress.ended.map(Time),
+                pod_clique_set_generation_hash: text(&progress.set_hash),
+                pod_template_hash: text(&progress.template_hash),
+                ready_pods_selected_to_update: None,
+            }),
     }
 }
 
@@ -231,7 +313,9 @@ fn compare_groups(
 ) {
     for (group, status) in groups {
         let name = fetched.scope().group(group);
-        let Some((name, record)) = fetched.entry.shelf.groups.get_key_value(&*name) else { continue };
+        let Some((name, record)) = fetched.entry.shelf.groups.get_key_value(&*name) else {
+            continue;
+        };
         let wanted = group_status(fetched, name, record, status, errors, now);
         if *record.status != wanted {
             differing.groups.push((Arc::clone(name), wanted));
@@ -249,13 +333,19 @@ fn group_status(
 ) -> PodCliqueScalingGroupStatus {
     let before = &record.status;
     let mut conditions = before.conditions.clone().unwrap_or_default();
-    let Verdict { is, reason, message } = &status.breach;
+    let Verdict {
+        is,
+        reason,
+        message,
+    } = &status.breach;
     let observed = Observed {
         kind: ConditionType::MinAvailableBreached,
         status: truth(*is),
         reason: match reason {
             group::BreachReason::UpdateInProgress => Reason::UpdateInProgress,
-            group::BreachReason::TooFewReplicas => Reason::InsufficientAvailableScalingGroupReplicas,
+            group::BreachReason::TooFewReplicas => {
+                Reason::InsufficientAvailableScalingGroupReplicas
+            }
             group::BreachReason::Sufficient => Reason::SufficientAvailableScalingGroupReplicas,
         },
         message: message.clone(),
@@ -276,13 +366,15 @@ fn group_status(
         last_errors: (!lines.is_empty()).then_some(lines),
         conditions: Some(conditions),
         current_pod_clique_set_generation_hash: status.current_set.as_ref().map(text),
-        update_progress: status.progress.as_ref().map(|progress| PodCliqueScalingGroupUpdateProgress {
-            update_started_at: Time(progress.started),
-            update_ended_at: progress.ended.map(Time),
-            pod_clique_set_generation_hash: text(&progress.set_hash),
-            updated_pod_cliques_count: number(status.members_updated),
-            total_pod_cliques_count: number(status.members),
-            ready_replica_indices_selected_to_update: None,
+        update_progress: status.progress.as_ref().map(|progress| {
+            PodCliqueScalingGroupUpdateProgress {
+                update_started_at: Time(progress.started),
+                update_ended_at: progress.ended.map(Time),
+                pod_clique_set_generation_hash: text(&progress.set_hash),
+                updated_pod_cliques_count: number(status.members_updated),
+                total_pod_cliques_count: number(status.members),
+                ready_replica_indices_selected_to_update: None,
+            }
         }),
     }
 }
@@ -301,10 +393,17 @@ fn compare_gangs(
         let counts = gang_status(gang, &fetched.observed, &effective);
         *phases.entry(counts.phase()).or_default() += 1;
         let name = fetched.scope().gang(&gang.id);
-        let Some((name, record)) = fetched.entry.shelf.gangs.get_key_value(&*name) else { continue };
-        let refusal = if counts.is_scheduled() { None } else { cx.backend.refusal(view, gang) };
+        let Some((name, record)) = fetched.entry.shelf.gangs.get_key_value(&*name) else {
+            continue;
+        };
+        let refusal = if counts.is_scheduled() {
+            None
+        } else {
+            cx.backend.refusal(view, gang)
+        };
         let wanted = build::gang::status(&record.status, &counts, refusal.as_deref(), now);
-        let conditions = build::gang::own_conditions(record.status.conditions.as_deref().unwrap_or_default());
+        let conditions =
+            build::gang::own_conditions(record.status.conditions.as_deref().unwrap_or_default());
         if record.status.phase != wanted.phase || Some(conditions) != wanted.conditions {
             differing.gangs.push((Arc::clone(name), wanted));
         }
@@ -314,18 +413,28 @@ fn compare_gangs(
 async fn write(cx: &Context, fetched: &Fetched, differing: Differing, errors: &mut Errors) {
     let namespace = fetched.set.key.namespace();
     let cliques = differing.cliques.iter().map(|(name, status)| async move {
-        let answer = cx.writer.apply_status::<PodClique, CliqueView>(Kind::Clique, namespace, name, status);
+        let answer =
+            cx.writer
+                .apply_status::<PodClique, CliqueView>(Kind::Clique, namespace, name, status);
         answer.await.map(|view| cx.index.absorb(view))
     });
     let groups = differing.groups.iter().map(|(name, status)| async move {
-        let answer = cx.writer.apply_status::<PodCliqueScalingGroup, GroupView>(Kind::Group, namespace, name, status);
+        let answer = cx.writer.apply_status::<PodCliqueScalingGroup, GroupView>(
+            Kind::Group,
+            namespace,
+            name,
+            status,
+        );
         answer.await.map(|view| cx.index.absorb(view))
     });
     let gangs = differing.gangs.iter().map(|(name, status)| async move {
-        let answer = cx.writer.apply_status::<PodGang, GangView>(Kind::Gang, namespace, name, status);
+        let answer =
+            cx.writer
+                .apply_status::<PodGang, GangView>(Kind::Gang, namespace, name, status);
         answer.await.map(|view| cx.index.absorb(view))
     });
-    let (cliques, groups, gangs) = tokio::join!(join_all(cliques), join_all(groups), join_all(gangs));
+    let (cliques, groups, gangs) =
+        tokio::join!(join_all(cliques), join_all(groups), join_all(gangs));
     for (code, done) in [
         (ErrorCode::SyncPodClique, cliques),
         (ErrorCode::SyncScalingGroup, groups),
@@ -345,32 +454,57 @@ fn warn_of_losses(cx: &Context, fetched: &Fetched, differing: &Differing) {
     let shelf = &fetched.entry.shelf;
     let namespace = Some(fetched.set.key.namespace().to_owned());
     for (name, status) in &differing.cliques {
-        let Some(record) = shelf.cliques.get(name) else { continue };
+        let Some(record) = shelf.cliques.get(name) else {
+            continue;
+        };
         let is_idle = status.effective_replicas == Some(0);
         if record.status.scheduled_replicas > 0 && status.scheduled_replicas == 0 && !is_idle {
             let about = reference::<PodClique>(namespace.clone(), name, &record.version.uid);
-            cx.events.warning(&about, EventReason::AllScheduledReplicasLost, "no pod is bound to a node any more");
+            cx.events.warning(
+                &about,
+                EventReason::AllScheduledReplicasLost,
+                "no pod is bound to a node any more",
+            );
         }
     }
     for (name, status) in &differing.groups {
-        let Some(record) = shelf.groups.get(name) else { continue };
-        if record.status.scheduled_replicas > 0 && status.scheduled_replicas == 0 && status.replicas > 0 {
-            let about = reference::<PodCliqueScalingGroup>(namespace.clone(), name, &record.version.uid);
-            cx.events.warning(&about, EventReason::AllScheduledReplicasLost, "no replica is bound to nodes any more");
+        let Some(record) = shelf.groups.get(name) else {
+            continue;
+        };
+        if record.status.scheduled_replicas > 0
+            && status.scheduled_replicas == 0
+            && status.replicas > 0
+        {
+            let about =
+                reference::<PodCliqueScalingGroup>(namespace.clone(), name, &record.version.uid);
+            cx.events.warning(
+                &about,
+                EventReason::AllScheduledReplicasLost,
+                "no replica is bound to nodes any more",
+            );
         }
     }
     for (name, status) in &differing.gangs {
-        let Some(record) = shelf.gangs.get(name) else { continue };
+        let Some(record) = shelf.gangs.get(name) else {
+            continue;
+        };
         let is = |conditions: Option<&Vec<Condition>>| {
-            conditions.is_some_and(|list| condition::is(list, ConditionType::Scheduled, ConditionStatus::True))
+            conditions.is_some_and(|list| {
+                condition::is(list, ConditionType::Scheduled, ConditionStatus::True)
+            })
         };
         if is(status.conditions.as_ref()) && !is(record.status.conditions.as_ref()) {
-            cx.metrics.gang_scheduled(until(Timestamp::now(), record.created));
+            cx.metrics
+                .gang_scheduled(until(Timestamp::now(), record.created));
         }
     }
 }
 
-fn reference<K: Resource<DynamicType = ()>>(namespace: Option<String>, name: &str, uid: &str) -> ObjectReference {
+fn reference<K: Resource<DynamicType = ()>>(
+    namespace: Option<String>,
+    name: &str,
+    uid: &str,
+) -> ObjectReference {
     ObjectReference {
         api_version: Some(K::api_version(&()).into_owned()),
         kind: Some(K::kind(&()).into_owned()),

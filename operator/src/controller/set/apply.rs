@@ -23,19 +23,34 @@ use crate::validated::Validated;
 pub(super) async fn hold(cx: &Context, record: &SetRecord, errors: &mut Errors) -> bool {
     let meta = &record.object.metadata;
     let finalizers = meta.finalizers.clone().unwrap_or_default();
-    if finalizers.iter().any(|finalizer| finalizer == names::SET_FINALIZER) {
+    if finalizers
+        .iter()
+        .any(|finalizer| finalizer == names::SET_FINALIZER)
+    {
         return true;
     }
-    let all: Vec<&str> = finalizers.iter().map(String::as_str).chain([names::SET_FINALIZER]).collect();
+    let all: Vec<&str> = finalizers
+        .iter()
+        .map(String::as_str)
+        .chain([names::SET_FINALIZER])
+        .collect();
     let done = change_finalizers(cx, record, &all).await;
     errors.check(code_of(Kind::Clique), None, done)
 }
 
 /// Takes the finalizer off.
 pub(super) async fn release(cx: &Context, record: &SetRecord) -> Result<(), WriteError> {
-    let finalizers = record.object.metadata.finalizers.clone().unwrap_or_default();
-    let rest: Vec<&str> =
-        finalizers.iter().map(String::as_str).filter(|finalizer| *finalizer != names::SET_FINALIZER).collect();
+    let finalizers = record
+        .object
+        .metadata
+        .finalizers
+        .clone()
+        .unwrap_or_default();
+    let rest: Vec<&str> = finalizers
+        .iter()
+        .map(String::as_str)
+        .filter(|finalizer| *finalizer != names::SET_FINALIZER)
+        .collect();
     if rest.len() == finalizers.len() {
         return Ok(());
     }
@@ -45,11 +60,22 @@ pub(super) async fn release(cx: &Context, record: &SetRecord) -> Result<(), Writ
     }
 }
 
-async fn change_finalizers(cx: &Context, record: &SetRecord, finalizers: &[&str]) -> Result<(), WriteError> {
+async fn change_finalizers(
+    cx: &Context,
+    record: &SetRecord,
+    finalizers: &[&str],
+) -> Result<(), WriteError> {
     let meta = &record.object.metadata;
-    let patch = json!({"metadata": {"resourceVersion": meta.resource_version, "finalizers": finalizers}});
-    let (namespace, name) = (meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default());
-    let set: PodCliqueSet = cx.writer.merge::<PodCliqueSet, _>(Kind::Set, namespace, name, &patch).await?;
+    let patch =
+        json!({"metadata": {"resourceVersion": meta.resource_version, "finalizers": finalizers}});
+    let (namespace, name) = (
+        meta.namespace.as_deref().unwrap_or_default(),
+        meta.name.as_deref().unwrap_or_default(),
+    );
+    let set: PodCliqueSet = cx
+        .writer
+        .merge::<PodCliqueSet, _>(Kind::Set, namespace, name, &patch)
+        .await?;
     cx.index.absorb_set(set);
     Ok(())
 }
@@ -60,8 +86,20 @@ pub(super) async fn objects(cx: &Context, entry: &SetEntry, set: &Validated, err
     let ordered = set.has_start_order();
     let (account, role, binding, workload) = tokio::join!(
         ensure_account(cx, entry, set),
-        async { if ordered { ensure_role(cx, entry, set).await } else { Ok(()) } },
-        async { if ordered { ensure_binding(cx, entry, set).await } else { Ok(()) } },
+        async {
+            if ordered {
+                ensure_role(cx, entry, set).await
+            } else {
+                Ok(())
+            }
+        },
+        async {
+            if ordered {
+                ensure_binding(cx, entry, set).await
+            } else {
+                Ok(())
+            }
+        },
         ensure_workload(cx, entry, workload),
     );
     for (kind, done) in [
@@ -76,12 +114,23 @@ pub(super) async fn objects(cx: &Context, entry: &SetEntry, set: &Validated, err
 
 fn stored<'a>(entry: &'a SetEntry, kind: Kind, name: &str) -> Option<Stored<'a>> {
     let record = entry.shelf.plain.get(&(kind, Arc::from(name)))?;
-    let PlainRecord { version, content, verified } = record;
-    Some(Stored { version, content, verified: *verified })
+    let PlainRecord {
+        version,
+        content,
+        verified,
+    } = record;
+    Some(Stored {
+        version,
+        content,
+        verified: *verified,
+    })
 }
 
 fn site(set: &Validated) -> Site<'_> {
-    Site { set: &set.key, replica: None }
+    Site {
+        set: &set.key,
+        replica: None,
+    }
 }
 
 /// An account has nothing to compare but its existence; somebody else's of the same name is not taken over.
@@ -104,11 +153,20 @@ async fn ensure_binding(cx: &Context, entry: &SetEntry, set: &Validated) -> Resu
     let stored = stored(entry, Kind::RoleBinding, &names::role(set.key.name()));
     let subjects: fn(&Value) -> Option<&Value> = |binding| binding.get("subjects");
     let inputs = inputs((&set.object.metadata.uid, set.generation()));
-    ensure::object::<RoleBinding, BindingView>(cx, site(set), stored, inputs, subjects, || rbac::role_binding(set)).await
+    ensure::object::<RoleBinding, BindingView>(cx, site(set), stored, inputs, subjects, || {
+        rbac::role_binding(set)
+    })
+    .await
 }
 
-async fn ensure_workload(cx: &Context, entry: &SetEntry, workload: Option<Workload>) -> Result<(), WriteError> {
-    let Some(workload) = workload else { return Ok(()) };
+async fn ensure_workload(
+    cx: &Context,
+    entry: &SetEntry,
+    workload: Option<Workload>,
+) -> Result<(), WriteError> {
+    let Some(workload) = workload else {
+        return Ok(());
+    };
     let name = workload.metadata.name.clone().unwrap_or_default();
     if stored(entry, Kind::Workload, &name).is_some() {
         return Ok(());

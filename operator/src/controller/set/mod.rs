@@ -25,9 +25,13 @@ use crate::validated::Validated;
 /// One pass over a set.
 pub(crate) async fn pass(cx: &Context, key: &SetKey) -> Outcome {
     let unit = Unit::Set(key.clone());
-    let Some(entry) = cx.index.set(key) else { return Outcome::Done(None) };
+    let Some(entry) = cx.index.set(key) else {
+        return Outcome::Done(None);
+    };
     // Objects that outlived their set are the garbage collector's.
-    let Some(record) = entry.set.clone() else { return Outcome::Done(None) };
+    let Some(record) = entry.set.clone() else {
+        return Outcome::Done(None);
+    };
     let mut errors = Errors::default();
     if record.object.metadata.deletion_timestamp.is_some() {
         removal::whole_set(cx, key, &record, &mut errors).await;
@@ -40,12 +44,23 @@ pub(crate) async fn pass(cx: &Context, key: &SetKey) -> Outcome {
     finish(cx, key, &errors, wake)
 }
 
-fn finish(cx: &Context, key: &SetKey, errors: &Errors, wake: Option<std::time::Duration>) -> Outcome {
+fn finish(
+    cx: &Context,
+    key: &SetKey,
+    errors: &Errors,
+    wake: Option<std::time::Duration>,
+) -> Outcome {
     let outcome = errors.outcome().unwrap_or(Outcome::Done(wake));
     if outcome == Outcome::Failed {
-        cx.metrics.failed("set", errors.category().unwrap_or("None"));
+        cx.metrics
+            .failed("set", errors.category().unwrap_or("None"));
         let error = errors.first().unwrap_or_default();
-        warn!(namespace = key.namespace(), name = key.name(), error, "a set is not as it should be");
+        warn!(
+            namespace = key.namespace(),
+            name = key.name(),
+            error,
+            "a set is not as it should be"
+        );
     }
     outcome
 }
@@ -63,7 +78,13 @@ async fn wanted(
     }
     apply::objects(cx, entry, set, errors).await;
     let now = Timestamp::now();
-    let planned = plan(&set.template, set.replicas, &summaries(entry), &before(record), now);
+    let planned = plan(
+        &set.template,
+        set.replicas,
+        &summaries(entry),
+        &before(record),
+        now,
+    );
     debug!(set = %set.key, replicas = planned.replicas, remove = planned.remove.len(), updating = ?planned.updating, "planned");
     announce(cx, entry, set, &planned);
     removal::replicas(cx, &set.key, &planned.remove, errors).await;
@@ -73,24 +94,48 @@ async fn wanted(
 /// Replicas that exist, with what they said last.
 fn summaries(entry: &SetEntry) -> BTreeMap<u32, Summary> {
     let known = entry.replicas.iter();
-    known.map(|(index, replica)| (*index, replica.summary.clone().unwrap_or_default())).collect()
+    known
+        .map(|(index, replica)| (*index, replica.summary.clone().unwrap_or_default()))
+        .collect()
 }
 
 fn before(record: &SetRecord) -> Before {
-    let Some(status) = &record.object.status else { return Before::default() };
-    let hash = status.current_generation_hash.as_deref().map(TemplateHash::recorded);
-    let progress = status.update_progress.as_ref().zip(hash.clone()).map(|(progress, hash)| Progress {
-        started: progress.update_started_at.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
-        ended: progress.update_ended_at.as_ref().map(|time| time.0),
-        set_hash: hash.clone(),
-        template_hash: hash,
-    });
-    let updating = status.update_progress.as_ref().and_then(|progress| progress.currently_updating.as_ref()?.first());
+    let Some(status) = &record.object.status else {
+        return Before::default();
+    };
+    let hash = status
+        .current_generation_hash
+        .as_deref()
+        .map(TemplateHash::recorded);
+    let progress = status
+        .update_progress
+        .as_ref()
+        .zip(hash.clone())
+        .map(|(progress, hash)| Progress {
+            started: progress
+                .update_started_at
+                .as_ref()
+                .map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+            ended: progress.update_ended_at.as_ref().map(|time| time.0),
+            set_hash: hash.clone(),
+            template_hash: hash,
+        });
+    let updating = status
+        .update_progress
+        .as_ref()
+        .and_then(|progress| progress.currently_updating.as_ref()?.first());
     let updating = updating.and_then(|current| {
-        let since = current.update_started_at.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
+        let since = current
+            .update_started_at
+            .as_ref()
+            .map_or(Timestamp::UNIX_EPOCH, |time| time.0);
         Some((u32::try_from(current.replica_index).ok()?, since))
     });
-    Before { progress, current: hash, updating }
+    Before {
+        progress,
+        current: hash,
+        updating,
+    }
 }
 
 /// Tells the replicas what is new: an edit of the set concerns all of them, a turn to update two.
@@ -101,7 +146,10 @@ fn announce(cx: &Context, entry: &SetEntry, set: &Validated, planned: &Plan) {
             cx.queue.mark(&Unit::Replica(set.key.clone(), index));
         }
     }
-    let edition = (set.object.metadata.uid.clone().unwrap_or_default(), set.generation());
+    let edition = (
+        set.object.metadata.uid.clone().unwrap_or_default(),
+        set.generation(),
+    );
     if cx.index.announced(&set.key, edition) {
         return;
     }

@@ -35,7 +35,13 @@ pub(super) async fn replicas(cx: &Context, key: &SetKey, replicas: &[u32], error
         return;
     }
     let doomed: BTreeSet<u32> = replicas.iter().copied().collect();
-    remove(cx, key, |replica| replica.is_some_and(|replica| doomed.contains(&replica)), errors).await;
+    remove(
+        cx,
+        key,
+        |replica| replica.is_some_and(|replica| doomed.contains(&replica)),
+        errors,
+    )
+    .await;
 }
 
 /// Removes everything of the set and, when nothing is left, lets the set go.
@@ -47,13 +53,23 @@ pub(super) async fn whole_set(cx: &Context, key: &SetKey, record: &SetRecord, er
     }
 }
 
-async fn remove(cx: &Context, key: &SetKey, chosen: impl Fn(Option<u32>) -> bool, errors: &mut Errors) {
+async fn remove(
+    cx: &Context,
+    key: &SetKey,
+    chosen: impl Fn(Option<u32>) -> bool,
+    errors: &mut Errors,
+) {
     let live = cx.index.live(key, chosen);
     if let Some(replicas) = live.get(&Kind::Pod) {
         let removed = in_chunks(cx, key, Kind::Pod, replicas, errors).await;
         if let Some(set) = cx.index.set(key).and_then(|entry| entry.set) {
             let about = set.object.object_ref(&());
-            cx.events.normal(&about, EventReason::PodDeleteSuccessful, removed, "pods deleted with their replicas");
+            cx.events.normal(
+                &about,
+                EventReason::PodDeleteSuccessful,
+                removed,
+                "pods deleted with their replicas",
+            );
         }
     }
     // Whatever would make new ones or point at old ones.
@@ -85,10 +101,19 @@ async fn in_chunks(
     errors: &mut Errors,
 ) -> usize {
     let numbered: Vec<u32> = replicas.iter().copied().flatten().collect();
-    let mut requests: Vec<(String, Vec<u32>)> =
-        numbered.chunks(PER_REQUEST).map(|chunk| (replica_selector(key, chunk), chunk.to_vec())).collect();
+    let mut requests: Vec<(String, Vec<u32>)> = numbered
+        .chunks(PER_REQUEST)
+        .map(|chunk| (replica_selector(key, chunk), chunk.to_vec()))
+        .collect();
     if replicas.contains(&None) {
-        requests.push((format!("{},!{}", labels::set_selector(key.name()), labels::SET_REPLICA_INDEX), Vec::new()));
+        requests.push((
+            format!(
+                "{},!{}",
+                labels::set_selector(key.name()),
+                labels::SET_REPLICA_INDEX
+            ),
+            Vec::new(),
+        ));
     }
     let answers = stream::iter(requests).map(|(selector, chunk)| async move {
         let pods = if kind == Kind::Pod {
@@ -117,23 +142,81 @@ async fn in_chunks(
 
 fn replica_selector(key: &SetKey, replicas: &[u32]) -> String {
     let list: Vec<String> = replicas.iter().map(u32::to_string).collect();
-    format!("{},{} in ({})", labels::set_selector(key.name()), labels::SET_REPLICA_INDEX, list.join(","))
+    format!(
+        "{},{} in ({})",
+        labels::set_selector(key.name()),
+        labels::SET_REPLICA_INDEX,
+        list.join(",")
+    )
 }
 
-async fn delete_collection(writer: &Writer, kind: Kind, namespace: &str, selector: &str) -> Result<(), WriteError> {
+async fn delete_collection(
+    writer: &Writer,
+    kind: Kind,
+    namespace: &str,
+    selector: &str,
+) -> Result<(), WriteError> {
     match kind {
         Kind::Set => Ok(()),
-        Kind::Pod => writer.delete_collection::<Pod>(kind, namespace, selector).await,
-        Kind::Clique => writer.delete_collection::<PodClique>(kind, namespace, selector).await,
-        Kind::Group => writer.delete_collection::<PodCliqueScalingGroup>(kind, namespace, selector).await,
-        Kind::Gang => writer.delete_collection::<PodGang>(kind, namespace, selector).await,
-        Kind::Service => writer.delete_collection::<Service>(kind, namespace, selector).await,
-        Kind::Autoscaler => writer.delete_collection::<HorizontalPodAutoscaler>(kind, namespace, selector).await,
-        Kind::ServiceAccount => writer.delete_collection::<ServiceAccount>(kind, namespace, selector).await,
-        Kind::Role => writer.delete_collection::<Role>(kind, namespace, selector).await,
-        Kind::RoleBinding => writer.delete_collection::<RoleBinding>(kind, namespace, selector).await,
-        Kind::PodGroup => writer.delete_collection::<PodGroup>(kind, namespace, selector).await,
-        Kind::CompositePodGroup => writer.delete_collection::<CompositePodGroup>(kind, namespace, selector).await,
-        Kind::Workload => writer.delete_collection::<Workload>(kind, namespace, selector).await,
+        Kind::Pod => {
+            writer
+                .delete_collection::<Pod>(kind, namespace, selector)
+                .await
+        }
+        Kind::Clique => {
+            writer
+                .delete_collection::<PodClique>(kind, namespace, selector)
+                .await
+        }
+        Kind::Group => {
+            writer
+                .delete_collection::<PodCliqueScalingGroup>(kind, namespace, selector)
+                .await
+        }
+        Kind::Gang => {
+            writer
+                .delete_collection::<PodGang>(kind, namespace, selector)
+                .await
+        }
+        Kind::Service => {
+            writer
+                .delete_collection::<Service>(kind, namespace, selector)
+                .await
+        }
+        Kind::Autoscaler => {
+            writer
+                .delete_collection::<HorizontalPodAutoscaler>(kind, namespace, selector)
+                .await
+        }
+        Kind::ServiceAccount => {
+            writer
+                .delete_collection::<ServiceAccount>(kind, namespace, selector)
+                .await
+        }
+        Kind::Role => {
+            writer
+                .delete_collection::<Role>(kind, namespace, selector)
+                .await
+        }
+        Kind::RoleBinding => {
+            writer
+                .delete_collection::<RoleBinding>(kind, namespace, selector)
+                .await
+        }
+        Kind::PodGroup => {
+            writer
+                .delete_collection::<PodGroup>(kind, namespace, selector)
+                .await
+        }
+        Kind::CompositePodGroup => {
+            writer
+                .delete_collection::<CompositePodGroup>(kind, namespace, selector)
+                .await
+        }
+        Kind::Workload => {
+            writer
+                .delete_collection::<Workload>(kind, namespace, selector)
+                .await
+        }
     }
 }

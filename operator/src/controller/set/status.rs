@@ -49,7 +49,11 @@ pub(super) async fn report(
 
 fn currently_updating(status: &PodCliqueSetStatus) -> Option<i32> {
     let progress = status.update_progress.as_ref()?;
-    progress.currently_updating.as_ref()?.first().map(|current| current.replica_index)
+    progress
+        .currently_updating
+        .as_ref()?
+        .first()
+        .map(|current| current.replica_index)
 }
 
 /// A set that cannot be planned keeps what it has; its status says what to mend.
@@ -70,7 +74,12 @@ pub(super) async fn refuse(
         reason: Reason::InvalidSpec,
         message: format!("{invalid}; nothing is changed until this is mended"),
     };
-    condition::set(&mut conditions, observed, generation, Time(Timestamp::now()));
+    condition::set(
+        &mut conditions,
+        observed,
+        generation,
+        Time(Timestamp::now()),
+    );
     wanted.conditions = Some(conditions);
     wanted.observed_generation = generation;
     if before != wanted {
@@ -80,7 +89,12 @@ pub(super) async fn refuse(
 }
 
 async fn write(cx: &Context, key: &SetKey, status: &PodCliqueSetStatus, errors: &mut Errors) {
-    let answer = cx.writer.apply_status::<PodCliqueSet, PodCliqueSet>(Kind::Set, key.namespace(), key.name(), status);
+    let answer = cx.writer.apply_status::<PodCliqueSet, PodCliqueSet>(
+        Kind::Set,
+        key.namespace(),
+        key.name(),
+        status,
+    );
     match answer.await {
         Ok(set) => cx.index.absorb_set(set),
         Err(WriteError::Missing { .. }) => {}
@@ -95,7 +109,14 @@ fn status(
     errors: &Errors,
     now: Timestamp,
 ) -> PodCliqueSetStatus {
-    let SetStatus { replicas, available, updated, cliques, groups, progress } = &planned.status;
+    let SetStatus {
+        replicas,
+        available,
+        updated,
+        cliques,
+        groups,
+        progress,
+    } = &planned.status;
     let lines = errors.lines(None, before.last_errors.as_ref(), now);
     PodCliqueSetStatus {
         observed_generation: Some(set.generation()),
@@ -107,21 +128,23 @@ fn status(
         hpa_pod_selector: Some(labels::set_selector(set.key.name())),
         pod_gang_statuses: None,
         current_generation_hash: Some(set.template.hash().as_str().to_owned()),
-        update_progress: progress.as_ref().map(|progress: &Progress| PodCliqueSetUpdateProgress {
-            update_started_at: Some(Time(progress.started)),
-            update_ended_at: progress.ended.map(Time),
-            updated_pod_cliques_count: number(cliques.done),
-            total_pod_cliques_count: number(cliques.total),
-            updated_pod_clique_scaling_groups_count: number(groups.done),
-            total_pod_clique_scaling_groups_count: number(groups.total),
-            currently_updating: planned.updating.map(|(index, since)| {
-                vec![ReplicaUpdateProgress {
-                    replica_index: number(index),
-                    update_started_at: Some(Time(since)),
-                    update_ended_at: None,
-                }]
+        update_progress: progress
+            .as_ref()
+            .map(|progress: &Progress| PodCliqueSetUpdateProgress {
+                update_started_at: Some(Time(progress.started)),
+                update_ended_at: progress.ended.map(Time),
+                updated_pod_cliques_count: number(cliques.done),
+                total_pod_cliques_count: number(cliques.total),
+                updated_pod_clique_scaling_groups_count: number(groups.done),
+                total_pod_clique_scaling_groups_count: number(groups.total),
+                currently_updating: planned.updating.map(|(index, since)| {
+                    vec![ReplicaUpdateProgress {
+                        replica_index: number(index),
+                        update_started_at: Some(Time(since)),
+                        update_ended_at: None,
+                    }]
+                }),
             }),
-        }),
     }
 }
 
@@ -135,37 +158,107 @@ fn conditions(
     let mut conditions = before.conditions.clone().unwrap_or_default();
     let generation = Some(set.generation());
     let mut put = |kind, status: ConditionStatus, reason, message: String| {
-        condition::set(&mut conditions, Observed { kind, status, reason, message }, generation, Time(now));
+        condition::set(
+            &mut conditions,
+            Observed {
+                kind,
+                status,
+                reason,
+                message,
+            },
+            generation,
+            Time(now),
+        );
     };
-    let SetStatus { replicas, available, updated, .. } = planned.status;
+    let SetStatus {
+        replicas,
+        available,
+        updated,
+        ..
+    } = planned.status;
     let count = format!("{available} of {replicas} replicas are available");
     if replicas == 0 {
-        put(ConditionType::Available, ConditionStatus::True, Reason::ScaledToZero, "no replicas are wanted".to_owned());
+        put(
+            ConditionType::Available,
+            ConditionStatus::True,
+            Reason::ScaledToZero,
+            "no replicas are wanted".to_owned(),
+        );
     } else if available >= replicas {
-        put(ConditionType::Available, ConditionStatus::True, Reason::AllReplicasAvailable, count);
+        put(
+            ConditionType::Available,
+            ConditionStatus::True,
+            Reason::AllReplicasAvailable,
+            count,
+        );
     } else {
-        put(ConditionType::Available, ConditionStatus::False, Reason::ReplicasUnavailable, count);
+        put(
+            ConditionType::Available,
+            ConditionStatus::False,
+            Reason::ReplicasUnavailable,
+            count,
+        );
     }
     if let Some((index, _)) = planned.updating {
-        let message = format!("replica {index} takes over the new template; {updated} of {replicas} have it");
-        put(ConditionType::Progressing, ConditionStatus::True, Reason::UpdateInProgress, message);
+        let message =
+            format!("replica {index} takes over the new template; {updated} of {replicas} have it");
+        put(
+            ConditionType::Progressing,
+            ConditionStatus::True,
+            Reason::UpdateInProgress,
+            message,
+        );
     } else if available < replicas || !planned.remove.is_empty() {
-        let message = format!("{available} of {replicas} replicas are available, {} are removed", planned.remove.len());
-        put(ConditionType::Progressing, ConditionStatus::True, Reason::Scaling, message);
+        let message = format!(
+            "{available} of {replicas} replicas are available, {} are removed",
+            planned.remove.len()
+        );
+        put(
+            ConditionType::Progressing,
+            ConditionStatus::True,
+            Reason::Scaling,
+            message,
+        );
     } else {
-        put(ConditionType::Progressing, ConditionStatus::False, Reason::UpToDate, "nothing is to be done".to_owned());
+        put(
+            ConditionType::Progressing,
+            ConditionStatus::False,
+            Reason::UpToDate,
+            "nothing is to be done".to_owned(),
+        );
     }
     match errors.first() {
         Some(first) if errors.has_name_conflict() => {
-            put(ConditionType::Degraded, ConditionStatus::True, Reason::NameConflict, first);
+            put(
+                ConditionType::Degraded,
+                ConditionStatus::True,
+                Reason::NameConflict,
+                first,
+            );
         }
-        Some(first) => put(ConditionType::Degraded, ConditionStatus::True, Reason::ApplyFailed, first),
-        None => put(ConditionType::Degraded, ConditionStatus::False, Reason::UpToDate, "nothing failed".to_owned()),
+        Some(first) => put(
+            ConditionType::Degraded,
+            ConditionStatus::True,
+            Reason::ApplyFailed,
+            first,
+        ),
+        None => put(
+            ConditionType::Degraded,
+            ConditionStatus::False,
+            Reason::UpToDate,
+            "nothing failed".to_owned(),
+        ),
     }
     if has_topology(set) {
-        let message = "topology constraints are not applied by this version of the operator".to_owned();
+        let message =
+            "topology constraints are not applied by this version of the operator".to_owned();
         let reason = Reason::TopologyAwareSchedulingDisabled;
-        put(ConditionType::TopologyLevelsUnavailable, ConditionStatus::Unknown, reason, message);
+        put(
+            ConditionType::TopologyLevelsUnavailable,
+            ConditionStatus::Unknown,
+            reason,
+            message,
+        );
     } else {
         condition::remove(&mut conditions, ConditionType::TopologyLevelsUnavailable);
     }
@@ -175,8 +268,14 @@ fn conditions(
 fn has_topology(set: &Validated) -> bool {
     let template = &set.object.spec.template;
     template.topology_constraint.is_some()
-        || template.cliques.iter().any(|clique| clique.topology_constraint.is_some())
-        || template.scaling_groups().iter().any(|group| group.topology_constraint.is_some())
+        || template
+            .cliques
+            .iter()
+            .any(|clique| clique.topology_constraint.is_some())
+        || template
+            .scaling_groups()
+            .iter()
+            .any(|group| group.topology_constraint.is_some())
 }
 
 fn number(count: u32) -> i32 {

@@ -21,13 +21,19 @@ pub(super) struct Check {
 
 impl Check {
     fn new(name: &str, passed: bool, detail: String) -> Self {
-        Self { name: name.to_owned(), passed, detail }
+        Self {
+            name: name.to_owned(),
+            passed,
+            detail,
+        }
     }
 }
 
 /// Judges a demo.
 pub(super) fn judge(record: &Record, load: &Load) -> Vec<Check> {
-    let mut checks: Vec<Check> = [POLICY_MODEL, HPA_MODEL].map(|model| served(model, load.served(model))).into();
+    let mut checks: Vec<Check> = [POLICY_MODEL, HPA_MODEL]
+        .map(|model| served(model, load.served(model)))
+        .into();
     checks.push(followed(record));
     checks.push(sets(record));
     checks.push(hpa(record));
@@ -42,12 +48,31 @@ pub(super) fn judge(record: &Record, load: &Load) -> Vec<Check> {
 }
 
 fn served(model: &str, served: Option<Served>) -> Check {
-    let name = format!("{model}: at least {:.0} % of the requests met their objectives", ATTAINMENT * 100.0);
-    let Some(Served { planned, good, failed, ttft_p95, itl_p95 }) = served else {
+    let name = format!(
+        "{model}: at least {:.0} % of the requests met their objectives",
+        ATTAINMENT * 100.0
+    );
+    let Some(Served {
+        planned,
+        good,
+        failed,
+        ttft_p95,
+        itl_p95,
+    }) = served
+    else {
         return Check::new(&name, false, "the run has no such stream".to_owned());
     };
-    let time = |seconds: Option<f64>| seconds.map_or_else(|| "-".to_owned(), |seconds| format!("{:.0} ms", seconds * 1e3));
-    let share = if planned == 0 { 0.0 } else { good as f64 / planned as f64 };
+    let time = |seconds: Option<f64>| {
+        seconds.map_or_else(
+            || "-".to_owned(),
+            |seconds| format!("{:.0} ms", seconds * 1e3),
+        )
+    };
+    let share = if planned == 0 {
+        0.0
+    } else {
+        good as f64 / planned as f64
+    };
     let detail = format!(
         "{good} of {planned} ({:.1} %), {failed} failed, TTFT p95 {}, ITL p95 {}",
         share * 100.0,
@@ -64,7 +89,9 @@ fn of(look: &Look, role: &str) -> Units {
 /// Smallest and largest of a number over all looks.
 fn range(record: &Record, of: impl Fn(&Look) -> u32) -> (u32, u32) {
     let values = record.looks().iter().map(|(_, look)| of(look));
-    values.fold((u32::MAX, 0), |(low, high), value| (low.min(value), high.max(value)))
+    values.fold((u32::MAX, 0), |(low, high), value| {
+        (low.min(value), high.max(value))
+    })
 }
 
 fn followed(record: &Record) -> Check {
@@ -74,23 +101,39 @@ fn followed(record: &Record) -> Check {
         passed &= high > low;
         format!("{role} {low} to {high} ready")
     });
-    Check::new("prefill and decode followed the load", passed, details.join(", "))
+    Check::new(
+        "prefill and decode followed the load",
+        passed,
+        details.join(", "),
+    )
 }
 
 fn sets(record: &Record) -> Check {
     let (low, high) = range(record, |look| of(look, "sets").current);
-    Check::new("a set replica was added when the groups were at their maximum", high > low, format!("{low} to {high} sets"))
+    Check::new(
+        "a set replica was added when the groups were at their maximum",
+        high > low,
+        format!("{low} to {high} sets"),
+    )
 }
 
 fn hpa(record: &Record) -> Check {
     let (low, high) = range(record, |look| look.hpa.ready);
-    Check::new("the HPA followed coppice_requests_waiting", high > low, format!("{low} to {high} servers"))
+    Check::new(
+        "the HPA followed coppice_requests_waiting",
+        high > low,
+        format!("{low} to {high} servers"),
+    )
 }
 
 fn budget(record: &Record) -> Check {
     let (_, high) = range(record, |look| look.gpus);
     let limit = record.budget();
-    Check::new("the GPU budget was never exceeded", high <= limit, format!("at most {high} of {limit} GPUs"))
+    Check::new(
+        "the GPU budget was never exceeded",
+        high <= limit,
+        format!("at most {high} of {limit} GPUs"),
+    )
 }
 
 fn gangs(record: &Record) -> [Check; 2] {
@@ -109,7 +152,16 @@ fn gangs(record: &Record) -> [Check; 2] {
         died.is_some() && record.was_whole_at_the_end(),
         died.map_or_else(
             || "no node was killed".to_owned(),
-            |at| format!("killed after {at:.0} s; at the end {} whole", if record.was_whole_at_the_end() { "all are" } else { "not all are" }),
+            |at| {
+                format!(
+                    "killed after {at:.0} s; at the end {} whole",
+                    if record.was_whole_at_the_end() {
+                        "all are"
+                    } else {
+                        "not all are"
+                    }
+                )
+            },
         ),
     );
     [first, whole]
@@ -124,7 +176,13 @@ mod tests {
     fn record(gpus: &[u32]) -> Record {
         let mut record = Record::new(Timestamp::UNIX_EPOCH, 16);
         for (second, gpus) in (0u32..).zip(gpus) {
-            record.add(f64::from(second), Look { gpus: *gpus, ..Look::default() });
+            record.add(
+                f64::from(second),
+                Look {
+                    gpus: *gpus,
+                    ..Look::default()
+                },
+            );
         }
         record
     }
@@ -144,7 +202,17 @@ mod tests {
     #[test]
     fn failed_requests_are_misses_and_no_requests_are_no_success() {
         let result = |planned, good| {
-            served("m", Some(Served { planned, good, failed: 0, ttft_p95: None, itl_p95: None })).passed
+            served(
+                "m",
+                Some(Served {
+                    planned,
+                    good,
+                    failed: 0,
+                    ttft_p95: None,
+                    itl_p95: None,
+                }),
+            )
+            .passed
         };
         assert!(result(100, 90));
         assert!(!result(100, 89));

@@ -57,7 +57,12 @@ impl Load {
         std::fs::write(&scenario, scenario_text(seconds, time_scale))
             .with_context(|| format!("cannot write {}", scenario.display()))?;
         let mut child = Command::new(places.program("coppice-loadtest"))
-            .args(["drive", "--prompts=headers", "--progress=lines", "--timeout=60s"])
+            .args([
+                "drive",
+                "--prompts=headers",
+                "--progress=lines",
+                "--timeout=60s",
+            ])
             .arg(format!("--scenario={}", scenario.display()))
             .arg(format!("--url={}", programs.gateway_url()))
             .arg("--ttft=qwen3=2s+0.5ms/token,chat=3s")
@@ -69,14 +74,23 @@ impl Load {
             .spawn()
             .context("cannot run coppice-loadtest drive")?;
         let latest = Arc::new(Mutex::new(None));
-        let lines = BufReader::new(child.stderr.take().context("the driver has no standard error")?);
+        let lines = BufReader::new(
+            child
+                .stderr
+                .take()
+                .context("the driver has no standard error")?,
+        );
         let shared = Arc::clone(&latest);
         std::thread::spawn(move || {
             for line in lines.lines().map_while(Result::ok) {
                 *shared.lock() = Some(line);
             }
         });
-        Ok(Driving { child: Mutex::new(child), latest, file })
+        Ok(Driving {
+            child: Mutex::new(child),
+            latest,
+            file,
+        })
     }
 
     /// Files for the report.
@@ -86,7 +100,10 @@ impl Load {
 
     /// What became of a model's requests; none when the run has no such stream.
     pub(super) fn served(&self, model: &str) -> Option<Served> {
-        let stream = self.run["streams"].as_array()?.iter().find(|stream| stream["model"] == model)?;
+        let stream = self.run["streams"]
+            .as_array()?
+            .iter()
+            .find(|stream| stream["model"] == model)?;
         let requests = &stream["requests"];
         Some(Served {
             planned: requests["planned"].as_u64()?,
@@ -121,7 +138,11 @@ impl Driving {
 
     /// Waits for the driver and reads its result.
     pub(super) async fn finish(self) -> anyhow::Result<Load> {
-        let Self { child, latest, file } = self;
+        let Self {
+            child,
+            latest,
+            file,
+        } = self;
         let status = tokio::task::spawn_blocking(move || child.lock().wait()).await??;
         // 3: the run's own validity is in doubt. It says so in the report; the system is judged all the same.
         anyhow::ensure!(
@@ -129,8 +150,11 @@ impl Driving {
             "the driver failed ({status}): {}",
             latest.lock().clone().unwrap_or_default()
         );
-        let text = std::fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
-        Ok(Load { file, run: serde_json::from_slice(&text)? })
+        let text =
+            std::fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        Ok(Load {
+            file,
+            run: serde_json::from_slice(&text)?,
+        })
     }
 }
-

@@ -66,14 +66,21 @@ const NODE_DIES_AT: f64 = 0.55;
 impl Demo {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         let begun = Instant::now();
-        std::fs::create_dir_all(&self.output).with_context(|| format!("cannot create {}", self.output.display()))?;
+        std::fs::create_dir_all(&self.output)
+            .with_context(|| format!("cannot create {}", self.output.display()))?;
         let places = Places::new(self.name.clone(), self.dir.clone(), self.samples.clone());
-        self.narrate(begun, "starting etcd, kube-apiserver, kube-controller-manager and kube-scheduler");
+        self.narrate(
+            begun,
+            "starting etcd, kube-apiserver, kube-controller-manager and kube-scheduler",
+        );
         let mut programs = Programs::start_control_plane(&places).await?;
         let outcome = self.show(begun, &places, &mut programs).await;
         if self.keep {
             programs.detach()?;
-            complain(&format!("left running; end it with `coppice-testbed down --name {}`", self.name));
+            complain(&format!(
+                "left running; end it with `coppice-testbed down --name {}`",
+                self.name
+            ));
         } else {
             self.narrate(begun, "stopping everything");
             programs.stop()?;
@@ -85,17 +92,36 @@ impl Demo {
         say(&format!("{:>4.0} s  {text}", begun.elapsed().as_secs_f64()));
     }
 
-    async fn show(&self, begun: Instant, places: &Places, programs: &mut Programs) -> anyhow::Result<ExitCode> {
-        self.narrate(begun, &format!("adding {} nodes of 8 GPUs, in racks of four", self.nodes));
+    async fn show(
+        &self,
+        begun: Instant,
+        places: &Places,
+        programs: &mut Programs,
+    ) -> anyhow::Result<ExitCode> {
+        self.narrate(
+            begun,
+            &format!("adding {} nodes of 8 GPUs, in racks of four", self.nodes),
+        );
         let settings = FleetSettings {
-            startup: Startup { median: self.startup, spread: 0.2, seed: 1 },
+            startup: Startup {
+                median: self.startup,
+                spread: 0.2,
+                seed: 1,
+            },
             ..FleetSettings::new(self.nodes)
         };
-        let fleet = Fleet::start_on(coppice_testbed::fleet::as_fleet(programs.config()), settings).await?;
+        let fleet = Fleet::start_on(
+            coppice_testbed::fleet::as_fleet(programs.config()),
+            settings,
+        )
+        .await?;
 
         self.narrate(begun, "starting the operator, the adapter and the scaler");
         programs.start_coppice(places).await?;
-        self.narrate(begun, &format!("the scaler explains itself at {}", programs.scaler_page()));
+        self.narrate(
+            begun,
+            &format!("the scaler explains itself at {}", programs.scaler_page()),
+        );
 
         self.narrate(begun, "applying samples/disaggregated.yaml with samples/slo-policy.yaml, and samples/hpa.yaml");
         programs.apply_samples(places).await?;
@@ -106,27 +132,47 @@ impl Demo {
             look.first_instances_serve()
         })
         .await
-        .with_context(|| format!("the system did not come up; its logs are in {}", programs.instance().logs().display()))?;
+        .with_context(|| {
+            format!(
+                "the system did not come up; its logs are in {}",
+                programs.instance().logs().display()
+            )
+        })?;
         self.narrate(begun, "both models serve; kubectl shows them:");
         say(&programs.kubectl(&["get", "pcs,pclq,pcsg,pg"])?);
 
         self.narrate(begun, "replaying a production trace (Azure 2023, conversation), sped up; the table has a line every 10 s");
-        let record = self.drive(begun, places, programs, &fleet, &watcher).await?;
+        let record = self
+            .drive(begun, places, programs, &fleet, &watcher)
+            .await?;
         let (record, load) = record;
         self.narrate(begun, "the load has ended; judging");
         let verdict = checks::judge(&record, &load);
         let report = self.write(places, &record, &load, &verdict)?;
         say("");
         for check in &verdict {
-            say(&format!("  {}  {}: {}", if check.passed { "ok    " } else { "FAILED" }, check.name, check.detail));
+            say(&format!(
+                "  {}  {}: {}",
+                if check.passed { "ok    " } else { "FAILED" },
+                check.name,
+                check.detail
+            ));
         }
         say("");
         say(&programs.explain(places)?);
         say(&format!("\nThe report: {}", report.display()));
         let passed = verdict.iter().all(|check| check.passed);
-        say(if passed { "The demo passed." } else { "The demo FAILED." });
+        say(if passed {
+            "The demo passed."
+        } else {
+            "The demo FAILED."
+        });
         drop(fleet);
-        Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        Ok(if passed {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        })
     }
 
     /// Drives the load and looks at the cluster every second meanwhile.
@@ -180,20 +226,44 @@ impl Demo {
         })
         .await
         .map(|()| record.all_whole_at_the_end())
-        .unwrap_or_else(|error| record.event(record.seconds(Timestamp::now()), "gangs not whole", &error.last));
+        .unwrap_or_else(|error| {
+            record.event(
+                record.seconds(Timestamp::now()),
+                "gangs not whole",
+                &error.last,
+            )
+        });
         Ok((record, load))
     }
 
-    fn write(&self, places: &Places, record: &Record, load: &Load, verdict: &[checks::Check]) -> anyhow::Result<PathBuf> {
+    fn write(
+        &self,
+        places: &Places,
+        record: &Record,
+        load: &Load,
+        verdict: &[checks::Check],
+    ) -> anyhow::Result<PathBuf> {
         let timeline = self.output.join("timeline.json");
         let verdicts = self.output.join("checks.json");
         write_json(&timeline, &record.timeline())?;
         write_json(&verdicts, &serde_json::to_value(verdict)?)?;
         let page = self.output.join("report.html");
         let mut command = std::process::Command::new(places.program("coppice-loadtest"));
-        command.arg("report").args(load.files()).arg("--timeline").arg(&timeline).arg("--checks").arg(&verdicts);
-        command.arg("--title").arg("Coppice: a disaggregated model follows a production trace").arg("--output").arg(&page);
-        let output = command.output().context("cannot run coppice-loadtest report")?;
+        command
+            .arg("report")
+            .args(load.files())
+            .arg("--timeline")
+            .arg(&timeline)
+            .arg("--checks")
+            .arg(&verdicts);
+        command
+            .arg("--title")
+            .arg("Coppice: a disaggregated model follows a production trace")
+            .arg("--output")
+            .arg(&page);
+        let output = command
+            .output()
+            .context("cannot run coppice-loadtest report")?;
         anyhow::ensure!(
             output.status.success(),
             "coppice-loadtest report failed: {}",
@@ -204,6 +274,6 @@ impl Demo {
 }
 
 fn write_json(path: &Path, value: &serde_json::Value) -> anyhow::Result<()> {
-    std::fs::write(path, format!("{value:#}\n")).with_context(|| format!("cannot write {}", path.display()))
+    std::fs::write(path, format!("{value:#}\n"))
+        .with_context(|| format!("cannot write {}", path.display()))
 }
-

@@ -68,23 +68,38 @@ impl Record {
     }
 
     pub(super) fn add(&mut self, at: f64, look: Look) {
-        let units = |points: &mut Vec<(f64, String, f64)>, system: &str, role: &str, units: Units| {
-            for (kind, value) in [("wanted", units.wanted), ("current", units.current), ("ready", units.ready)] {
-                points.push((at, format!("{system}/{role}/{kind}"), f64::from(value)));
-            }
-        };
+        let units =
+            |points: &mut Vec<(f64, String, f64)>, system: &str, role: &str, units: Units| {
+                for (kind, value) in [
+                    ("wanted", units.wanted),
+                    ("current", units.current),
+                    ("ready", units.ready),
+                ] {
+                    points.push((at, format!("{system}/{role}/{kind}"), f64::from(value)));
+                }
+            };
         // `sets` last, so that roles come first in the report.
-        for role in look.roles.keys().filter(|role| *role != "sets").chain(look.roles.keys().filter(|role| *role == "sets")) {
+        for role in look
+            .roles
+            .keys()
+            .filter(|role| *role != "sets")
+            .chain(look.roles.keys().filter(|role| *role == "sets"))
+        {
             units(&mut self.points, POLICY_MODEL, role, look.roles[role]);
         }
         units(&mut self.points, HPA_MODEL, "servers", look.hpa);
-        self.points.push((at, "gpus/used".to_owned(), f64::from(look.gpus)));
-        self.points.push((at, "gpus/budget".to_owned(), f64::from(self.budget)));
-        for (name, placement) in
-            [("whole", Placement::Whole), ("partial", Placement::Partial), ("waiting", Placement::Waiting)]
-        {
+        self.points
+            .push((at, "gpus/used".to_owned(), f64::from(look.gpus)));
+        self.points
+            .push((at, "gpus/budget".to_owned(), f64::from(self.budget)));
+        for (name, placement) in [
+            ("whole", Placement::Whole),
+            ("partial", Placement::Partial),
+            ("waiting", Placement::Waiting),
+        ] {
             let count = u32::try_from(look.gangs_that_are(placement)).unwrap_or(u32::MAX);
-            self.points.push((at, format!("gangs/{name}"), f64::from(count)));
+            self.points
+                .push((at, format!("gangs/{name}"), f64::from(count)));
         }
         self.follow_gangs(at, &look);
         self.looks.push((at, look));
@@ -98,11 +113,19 @@ impl Record {
             }
         }
         let partial = look.partial();
-        self.partial_since.retain(|name, _| partial.contains(name.as_str()));
-        for name in partial.into_iter().filter(|name| !self.once_whole.contains(*name)) {
+        self.partial_since
+            .retain(|name, _| partial.contains(name.as_str()));
+        for name in partial
+            .into_iter()
+            .filter(|name| !self.once_whole.contains(*name))
+        {
             let since = *self.partial_since.entry(name.to_owned()).or_insert(at);
             let lasted = at - since;
-            if self.longest_first_placement.as_ref().is_none_or(|(_, longest)| lasted > *longest) {
+            if self
+                .longest_first_placement
+                .as_ref()
+                .is_none_or(|(_, longest)| lasted > *longest)
+            {
                 self.longest_first_placement = Some((name.to_owned(), lasted));
             }
         }
@@ -161,31 +184,70 @@ mod tests {
     use super::*;
 
     fn look(placement: Placement) -> Look {
-        Look { gangs: [("g".to_owned(), placement)].into(), ..Look::default() }
+        Look {
+            gangs: [("g".to_owned(), placement)].into(),
+            ..Look::default()
+        }
     }
 
     #[test]
     fn a_first_placement_is_timed_and_a_later_loss_is_not() {
         let mut record = Record::new(Timestamp::UNIX_EPOCH, 8);
-        for (at, placement) in [(0.0, Placement::Waiting), (1.0, Placement::Partial), (3.0, Placement::Partial)] {
+        for (at, placement) in [
+            (0.0, Placement::Waiting),
+            (1.0, Placement::Partial),
+            (3.0, Placement::Partial),
+        ] {
             record.add(at, look(placement));
         }
-        assert_eq!(record.longest_first_placement(), Some(&("g".to_owned(), 2.0)));
-        for (at, placement) in [(4.0, Placement::Whole), (5.0, Placement::Partial), (60.0, Placement::Partial)] {
+        assert_eq!(
+            record.longest_first_placement(),
+            Some(&("g".to_owned(), 2.0))
+        );
+        for (at, placement) in [
+            (4.0, Placement::Whole),
+            (5.0, Placement::Partial),
+            (60.0, Placement::Partial),
+        ] {
             record.add(at, look(placement));
         }
-        assert_eq!(record.longest_first_placement(), Some(&("g".to_owned(), 2.0)));
+        assert_eq!(
+            record.longest_first_placement(),
+            Some(&("g".to_owned(), 2.0))
+        );
     }
 
     #[test]
     fn the_time_line_holds_changes_only() {
         let mut record = Record::new(Timestamp::UNIX_EPOCH, 8);
-        record.add(0.0, Look { gpus: 8, ..Look::default() });
-        record.add(1.0, Look { gpus: 8, ..Look::default() });
-        record.add(2.0, Look { gpus: 16, ..Look::default() });
+        record.add(
+            0.0,
+            Look {
+                gpus: 8,
+                ..Look::default()
+            },
+        );
+        record.add(
+            1.0,
+            Look {
+                gpus: 8,
+                ..Look::default()
+            },
+        );
+        record.add(
+            2.0,
+            Look {
+                gpus: 16,
+                ..Look::default()
+            },
+        );
         let timeline = record.timeline();
-        let used: Vec<_> =
-            timeline["points"].as_array().unwrap().iter().filter(|point| point["series"] == "gpus/used").collect();
+        let used: Vec<_> = timeline["points"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|point| point["series"] == "gpus/used")
+            .collect();
         assert_eq!(used.len(), 3, "{used:?}"); // two changes, and where it ends
     }
 }

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
-use coppice_testbed::{ExtraProcess, Instance, Profile, Settings, Started, apply, control_plane_program, start, wait};
+use coppice_testbed::{
+    ExtraProcess, Instance, Profile, Settings, Started, apply, control_plane_program, start, wait,
+};
 use kube::{Client, Config};
 
 /// GPUs that the policy of the disaggregated model may hold; also what `samples/slo-policy.yaml` says.
@@ -26,7 +28,12 @@ pub(crate) struct Places {
 impl Places {
     /// For an instance `name` below `root`, with samples from a folder of the repository.
     pub(crate) fn new(name: String, root: PathBuf, samples: PathBuf) -> Self {
-        Self { name, root, samples, namespace: "default".to_owned() }
+        Self {
+            name,
+            root,
+            samples,
+            namespace: "default".to_owned(),
+        }
     }
 
     /// The file of one of our programs: beside this one.
@@ -37,8 +44,12 @@ impl Places {
 
     fn sample(&self, name: &str) -> anyhow::Result<String> {
         let path = self.samples.join(name);
-        std::fs::read_to_string(&path)
-            .with_context(|| format!("cannot read {}; run this in the repository or give --samples", path.display()))
+        std::fs::read_to_string(&path).with_context(|| {
+            format!(
+                "cannot read {}; run this in the repository or give --samples",
+                path.display()
+            )
+        })
     }
 }
 
@@ -56,14 +67,25 @@ impl Programs {
         if let Ok(instance) = Instance::load(&places.root, &places.name) {
             instance.stop()?;
         }
-        let settings = Settings { root: places.root.clone(), ..Settings::new(Profile::Native) };
+        let settings = Settings {
+            root: places.root.clone(),
+            ..Settings::new(Profile::Native)
+        };
         let started = start(&settings, &places.name).await?;
-        Ok(Self { started, gateway: free_port()?, scaler: free_port()? })
+        Ok(Self {
+            started,
+            gateway: free_port()?,
+            scaler: free_port()?,
+        })
     }
 
     /// Takes over a control plane that was started by other means.
     pub(crate) fn beside(started: Started) -> anyhow::Result<Self> {
-        Ok(Self { started, gateway: free_port()?, scaler: free_port()? })
+        Ok(Self {
+            started,
+            gateway: free_port()?,
+            scaler: free_port()?,
+        })
     }
 
     /// The control plane, with everything beside it.
@@ -104,13 +126,22 @@ impl Programs {
     /// Applies the definitions and starts operator, adapter, scaler and gateway; returns when all are ready.
     pub(crate) async fn start_coppice(&mut self, places: &Places) -> anyhow::Result<()> {
         let client = self.client()?;
-        apply(&client, "apiVersion: v1\nkind: Namespace\nmetadata: {name: coppice-system}\n", "default").await?;
+        apply(
+            &client,
+            "apiVersion: v1\nkind: Namespace\nmetadata: {name: coppice-system}\n",
+            "default",
+        )
+        .await?;
         for program in ["coppice-operator", "coppice-scaler"] {
             let output = std::process::Command::new(places.program(program))
                 .arg("crds")
                 .output()
                 .with_context(|| format!("cannot run {program}; build it with `make build`"))?;
-            anyhow::ensure!(output.status.success(), "{program} crds: {}", String::from_utf8_lossy(&output.stderr));
+            anyhow::ensure!(
+                output.status.success(),
+                "{program} crds: {}",
+                String::from_utf8_lossy(&output.stderr)
+            );
             apply(&client, &String::from_utf8(output.stdout)?, "default").await?;
         }
         let kubeconfig = |name: &str| -> anyhow::Result<String> {
@@ -119,11 +150,20 @@ impl Programs {
                 user: format!("coppice-{name}"),
                 groups: vec!["system:masters".to_owned()],
             };
-            Ok(self.started.instance.kubeconfig_as(&identity)?.display().to_string())
+            Ok(self
+                .started
+                .instance
+                .kubeconfig_as(&identity)?
+                .display()
+                .to_string())
         };
         let [operator_admin, adapter_admin, adapter] = [free_port()?, free_port()?, free_port()?];
-        let (operator_config, adapter_config, scaler_config, gateway_config) =
-            (kubeconfig("operator")?, kubeconfig("adapter")?, kubeconfig("scaler")?, kubeconfig("gateway")?);
+        let (operator_config, adapter_config, scaler_config, gateway_config) = (
+            kubeconfig("operator")?,
+            kubeconfig("adapter")?,
+            kubeconfig("scaler")?,
+            kubeconfig("gateway")?,
+        );
         let programs: [(&str, &str, Vec<String>, u16, &str); 4] = [
             (
                 "operator",
@@ -179,7 +219,8 @@ impl Programs {
                     format!("--namespace={}", places.namespace),
                     "--host=127.0.0.1".to_owned(),
                     format!("--port={}", self.gateway),
-                    "--model=qwen3=prefill:app=qwen3,role=prefill;decode:app=qwen3,role=decode".to_owned(),
+                    "--model=qwen3=prefill:app=qwen3,role=prefill;decode:app=qwen3,role=decode"
+                        .to_owned(),
                     "--model=chat=aggregated:app=chat".to_owned(),
                 ],
                 self.gateway,
@@ -208,7 +249,9 @@ impl Programs {
         })
         .await
         .map_err(anyhow::Error::from)
-        .and_then(|outcome| outcome.map_err(|status| anyhow::anyhow!("{name} ended during the start ({status})")))
+        .and_then(|outcome| {
+            outcome.map_err(|status| anyhow::anyhow!("{name} ended during the start ({status})"))
+        })
         .with_context(|| format!("the end of {}:\n{}", log.display(), tail(&log)))
     }
 
@@ -217,13 +260,28 @@ impl Programs {
         let client = self.client()?;
         let policy = places.sample("slo-policy.yaml")?;
         // Here the gateway is a process of this machine, not a pod; and minutes stand for hours, so the scaler forgets sooner.
-        let gateway = "endpoints: {selector: {matchLabels: {app: gateway}}, port: http, path: /metrics}";
-        anyhow::ensure!(policy.contains(gateway), "samples/slo-policy.yaml no longer says {gateway:?}");
-        let policy = policy.replace(gateway, &format!("endpoints: {{address: \"127.0.0.1:{}\", path: /metrics}}", self.gateway));
+        let gateway =
+            "endpoints: {selector: {matchLabels: {app: gateway}}, port: http, path: /metrics}";
+        anyhow::ensure!(
+            policy.contains(gateway),
+            "samples/slo-policy.yaml no longer says {gateway:?}"
+        );
+        let policy = policy.replace(
+            gateway,
+            &format!(
+                "endpoints: {{address: \"127.0.0.1:{}\", path: /metrics}}",
+                self.gateway
+            ),
+        );
         let policy = format!(
             "{policy}  behavior:\n    scaleDown:\n      stabilizationWindowSeconds: 30\n      policies: [{{type: Percent, value: 50, periodSeconds: 15}}]\n"
         );
-        for text in [places.sample("disaggregated.yaml")?, places.sample("qwen3-profile.yaml")?, policy, self.hpa(places)?] {
+        for text in [
+            places.sample("disaggregated.yaml")?,
+            places.sample("qwen3-profile.yaml")?,
+            policy,
+            self.hpa(places)?,
+        ] {
             apply(&client, &text, &places.namespace).await?;
         }
         Ok(())
@@ -241,8 +299,14 @@ impl Programs {
             .env("KUBECONFIG", self.started.instance.kubeconfig())
             .output()
             .context("cannot run kubectl")?;
-        anyhow::ensure!(output.status.success(), "kubectl {arguments:?}: {}", String::from_utf8_lossy(&output.stderr).trim());
-        Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
+        anyhow::ensure!(
+            output.status.success(),
+            "kubectl {arguments:?}: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+        Ok(String::from_utf8_lossy(&output.stdout)
+            .trim_end()
+            .to_owned())
     }
 
     /// What the scaler says of its last decision.
@@ -250,7 +314,10 @@ impl Programs {
         let output = std::process::Command::new(places.program("coppice-scaler"))
             .arg("explain")
             .arg(format!("{}/qwen3", places.namespace))
-            .arg(format!("--kubeconfig={}", self.started.instance.kubeconfig().display()))
+            .arg(format!(
+                "--kubeconfig={}",
+                self.started.instance.kubeconfig().display()
+            ))
             .output()
             .context("cannot run coppice-scaler explain")?;
         anyhow::ensure!(
@@ -258,7 +325,9 @@ impl Programs {
             "coppice-scaler explain: {}",
             String::from_utf8_lossy(&output.stderr).trim()
         );
-        Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
+        Ok(String::from_utf8_lossy(&output.stdout)
+            .trim_end()
+            .to_owned())
     }
 }
 
@@ -273,7 +342,12 @@ async fn ask(port: u16, path: &str) -> Result<(), String> {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let exchange = async {
         let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await?;
-        stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").as_bytes()).await?;
+        stream
+            .write_all(
+                format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+                    .as_bytes(),
+            )
+            .await?;
         let mut answer = Vec::new();
         stream.take(64 * 1024).read_to_end(&mut answer).await?;
         Ok::<_, std::io::Error>(String::from_utf8_lossy(&answer).into_owned())

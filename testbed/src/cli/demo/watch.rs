@@ -71,14 +71,27 @@ pub(super) struct Look {
 impl Watcher {
     pub(super) fn new(client: Client, namespace: String) -> Self {
         let api = |group: &str, version: &str, kind: &str, plural: &str| {
-            let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural);
+            let resource = ApiResource::from_gvk_with_plural(
+                &GroupVersionKind::gvk(group, version, kind),
+                plural,
+            );
             Api::<DynamicObject>::namespaced_with(client.clone(), &namespace, &resource)
         };
         Self {
             sets: api("grove.io", "v1alpha1", "PodCliqueSet", "podcliquesets"),
-            groups: api("grove.io", "v1alpha1", "PodCliqueScalingGroup", "podcliquescalinggroups"),
+            groups: api(
+                "grove.io",
+                "v1alpha1",
+                "PodCliqueScalingGroup",
+                "podcliquescalinggroups",
+            ),
             gangs: api("scheduler.grove.io", "v1alpha1", "PodGang", "podgangs"),
-            policies: api("autoscaling.coppice.dev", "v1alpha1", "ScalingPolicy", "scalingpolicies"),
+            policies: api(
+                "autoscaling.coppice.dev",
+                "v1alpha1",
+                "ScalingPolicy",
+                "scalingpolicies",
+            ),
             pods: Api::namespaced(client.clone(), &namespace),
         }
     }
@@ -99,7 +112,8 @@ impl Watcher {
         let mut look = Look::default();
         look.count_pods(&pods.items);
         for gang in &gangs.items {
-            look.gangs.insert(gang.name_any(), placement(gang, &pods.items));
+            look.gangs
+                .insert(gang.name_any(), placement(gang, &pods.items));
         }
         look.count_units(&groups.items, &sets.items, &policies.items);
         Ok(look)
@@ -107,7 +121,10 @@ impl Watcher {
 }
 
 fn number(value: &Value) -> u32 {
-    value.as_u64().and_then(|number| u32::try_from(number).ok()).unwrap_or_default()
+    value
+        .as_u64()
+        .and_then(|number| u32::try_from(number).ok())
+        .unwrap_or_default()
 }
 
 fn label<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
@@ -121,8 +138,11 @@ fn node(pod: &Pod) -> Option<&str> {
 /// GPUs that a pod asks for.
 fn gpus(pod: &Pod) -> u32 {
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
-    let limits = containers.filter_map(|container| container.resources.as_ref()?.limits.as_ref()?.get(GPU));
-    limits.filter_map(|quantity| quantity.0.parse::<u32>().ok()).sum()
+    let limits =
+        containers.filter_map(|container| container.resources.as_ref()?.limits.as_ref()?.get(GPU));
+    limits
+        .filter_map(|quantity| quantity.0.parse::<u32>().ok())
+        .sum()
 }
 
 fn is_leaving(pod: &Pod) -> bool {
@@ -131,17 +151,28 @@ fn is_leaving(pod: &Pod) -> bool {
 
 /// Where a gang stands, from the pods that carry its label.
 fn placement(gang: &DynamicObject, pods: &[Pod]) -> Placement {
-    let members: Vec<&Pod> =
-        pods.iter().filter(|pod| label(pod, GANG) == Some(gang.name_any().as_str())).collect();
+    let members: Vec<&Pod> = pods
+        .iter()
+        .filter(|pod| label(pod, GANG) == Some(gang.name_any().as_str()))
+        .collect();
     if gang.metadata.deletion_timestamp.is_some() || members.iter().any(|pod| is_leaving(pod)) {
         return Placement::Leaving;
     }
-    let groups = gang.data["spec"]["podgroups"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let groups = gang.data["spec"]["podgroups"]
+        .as_array()
+        .map(Vec::as_slice)
+        .unwrap_or_default();
     let bound = |clique: &Value| {
-        let count = members.iter().filter(|pod| label(pod, CLIQUE) == clique.as_str() && node(pod).is_some()).count();
+        let count = members
+            .iter()
+            .filter(|pod| label(pod, CLIQUE) == clique.as_str() && node(pod).is_some())
+            .count();
         u32::try_from(count).unwrap_or(u32::MAX)
     };
-    if groups.iter().all(|group| bound(&group["name"]) >= number(&group["minReplicas"])) {
+    if groups
+        .iter()
+        .all(|group| bound(&group["name"]) >= number(&group["minReplicas"]))
+    {
         Placement::Whole
     } else if members.iter().any(|pod| node(pod).is_some()) {
         Placement::Partial
@@ -162,12 +193,24 @@ impl Look {
         }
     }
 
-    fn count_units(&mut self, groups: &[DynamicObject], sets: &[DynamicObject], policies: &[DynamicObject]) {
+    fn count_units(
+        &mut self,
+        groups: &[DynamicObject],
+        sets: &[DynamicObject],
+        policies: &[DynamicObject],
+    ) {
         for group in groups {
             let name = group.name_any();
-            let units = if group.labels().get(PART_OF).is_some_and(|set| set == HPA_MODEL) {
+            let units = if group
+                .labels()
+                .get(PART_OF)
+                .is_some_and(|set| set == HPA_MODEL)
+            {
                 &mut self.hpa
-            } else if let Some(role) = ROLES.iter().find(|role| name.ends_with(&format!("-{role}"))) {
+            } else if let Some(role) = ROLES
+                .iter()
+                .find(|role| name.ends_with(&format!("-{role}")))
+            {
                 self.roles.entry((*role).to_owned()).or_default()
             } else {
                 continue;
@@ -183,14 +226,24 @@ impl Look {
             units.ready = number(&set.data["status"]["availableReplicas"]);
             units.wanted = units.current;
         }
-        for policy in policies.iter().filter(|policy| policy.name_any() == POLICY_MODEL) {
+        for policy in policies
+            .iter()
+            .filter(|policy| policy.name_any() == POLICY_MODEL)
+        {
             let status = &policy.data["status"];
-            for role in status["roles"].as_array().map(Vec::as_slice).unwrap_or_default() {
-                let Some(name) = role["name"].as_str() else { continue };
+            for role in status["roles"]
+                .as_array()
+                .map(Vec::as_slice)
+                .unwrap_or_default()
+            {
+                let Some(name) = role["name"].as_str() else {
+                    continue;
+                };
                 self.roles.entry(name.to_owned()).or_default().wanted = number(&role["wanted"]);
             }
             if status["sets"].is_object() {
-                self.roles.entry("sets".to_owned()).or_default().wanted = number(&status["sets"]["wanted"]);
+                self.roles.entry("sets".to_owned()).or_default().wanted =
+                    number(&status["sets"]["wanted"]);
             }
         }
     }
@@ -199,12 +252,21 @@ impl Look {
     pub(super) fn first_instances_serve(&self) -> Result<(), String> {
         let missing: Vec<String> = ROLES
             .iter()
-            .map(|role| (*role, self.roles.get(*role).copied().unwrap_or_default().ready))
+            .map(|role| {
+                (
+                    *role,
+                    self.roles.get(*role).copied().unwrap_or_default().ready,
+                )
+            })
             .chain([(HPA_MODEL, self.hpa.ready)])
             .filter(|(_, ready)| *ready == 0)
             .map(|(name, _)| name.to_owned())
             .collect();
-        if missing.is_empty() { Ok(()) } else { Err(format!("no ready instance of {}", missing.join(", "))) }
+        if missing.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("no ready instance of {}", missing.join(", ")))
+        }
     }
 
     /// No gang is partly placed or waits, or which do.
@@ -215,7 +277,11 @@ impl Look {
             .filter(|(_, placement)| !matches!(placement, Placement::Whole))
             .map(|(name, _)| name.as_str())
             .collect();
-        if broken.is_empty() { Ok(()) } else { Err(format!("not whole: {}", broken.join(", "))) }
+        if broken.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("not whole: {}", broken.join(", ")))
+        }
     }
 
     /// How many gangs are placed so.
@@ -225,7 +291,10 @@ impl Look {
 
     /// The node with most pods of the policy's model.
     pub(super) fn busiest_node(&self) -> Option<String> {
-        self.nodes.iter().max_by_key(|(name, pods)| (**pods, std::cmp::Reverse((*name).clone()))).map(|(name, _)| name.clone())
+        self.nodes
+            .iter()
+            .max_by_key(|(name, pods)| (**pods, std::cmp::Reverse((*name).clone())))
+            .map(|(name, _)| name.clone())
     }
 
     /// Pods of the policy's model on a node.
@@ -243,7 +312,9 @@ impl Look {
         let units = |name: &str| self.roles.get(name).copied().unwrap_or_default();
         let (prefill, decode) = (units("prefill"), units("decode"));
         // The driver's own line begins with its own clock.
-        let load = load.and_then(|line| line.split_once(" s  ")).map_or("", |(_, rest)| rest);
+        let load = load
+            .and_then(|line| line.split_once(" s  "))
+            .map_or("", |(_, rest)| rest);
         format!(
             "{:>5.0} s  {:>4} / {:<4}  {:>4} / {:<4}  {:>3}    {:>3}    {:>4}    {:>4} {:>4} {:>4}   {load}",
             elapsed.as_secs_f64(),
@@ -284,7 +355,11 @@ mod tests {
     }
 
     fn pod(clique: &str, node: Option<&str>, leaving: bool) -> Pod {
-        let deleted = if leaving { json!("2026-01-01T00:00:00Z") } else { Value::Null };
+        let deleted = if leaving {
+            json!("2026-01-01T00:00:00Z")
+        } else {
+            Value::Null
+        };
         serde_json::from_value(json!({
             "metadata": {"name": "p", "labels": {GANG: "g", CLIQUE: clique, PART_OF: POLICY_MODEL}, "deletionTimestamp": deleted},
             "spec": {"nodeName": node, "containers": [{"name": "c", "resources": {"limits": {GPU: "8"}}}]},
@@ -297,10 +372,21 @@ mod tests {
         let gang = gang(json!([{"name": "a", "minReplicas": 1}, {"name": "b", "minReplicas": 2}]));
         let placed = |pods: &[Pod]| placement(&gang, pods);
         assert_eq!(placed(&[]), Placement::Waiting);
-        assert_eq!(placed(&[pod("a", None, false), pod("b", None, false)]), Placement::Waiting);
-        let partly = [pod("a", Some("n"), false), pod("b", Some("n"), false), pod("b", None, false)];
+        assert_eq!(
+            placed(&[pod("a", None, false), pod("b", None, false)]),
+            Placement::Waiting
+        );
+        let partly = [
+            pod("a", Some("n"), false),
+            pod("b", Some("n"), false),
+            pod("b", None, false),
+        ];
         assert_eq!(placed(&partly), Placement::Partial);
-        let whole = [pod("a", Some("n"), false), pod("b", Some("n"), false), pod("b", Some("m"), false)];
+        let whole = [
+            pod("a", Some("n"), false),
+            pod("b", Some("n"), false),
+            pod("b", Some("m"), false),
+        ];
         assert_eq!(placed(&whole), Placement::Whole);
         let leaving = [pod("a", Some("n"), true), pod("b", Some("n"), false)];
         assert_eq!(placed(&leaving), Placement::Leaving);
@@ -309,7 +395,14 @@ mod tests {
     #[test]
     fn gpus_count_for_pods_on_their_way_out_too() {
         let mut look = Look::default();
-        look.count_pods(&[pod("a", Some("n"), false), pod("a", Some("n"), true), pod("a", None, false)]);
-        assert_eq!((look.gpus, look.pods_on("n"), look.busiest_node().as_deref()), (24, 2, Some("n")));
+        look.count_pods(&[
+            pod("a", Some("n"), false),
+            pod("a", Some("n"), true),
+            pod("a", None, false),
+        ]);
+        assert_eq!(
+            (look.gpus, look.pods_on("n"), look.busiest_node().as_deref()),
+            (24, 2, Some("n"))
+        );
     }
 }

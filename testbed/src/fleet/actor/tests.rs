@@ -7,7 +7,11 @@ fn script() -> Script {
     Script {
         who: "a-0".to_owned(),
         init_containers: vec![],
-        containers: vec![Played { name: "main".to_owned(), image: "x".to_owned(), is_sidecar: false }],
+        containers: vec![Played {
+            name: "main".to_owned(),
+            image: "x".to_owned(),
+            is_sidecar: false,
+        }],
         restart: Restart::Always,
         gate: None,
         engine: None,
@@ -18,11 +22,21 @@ fn script() -> Script {
 }
 
 fn with_engine() -> Script {
-    Script { engine: Some(Engine { arguments: vec![], port: 8000 }), ..script() }
+    Script {
+        engine: Some(Engine {
+            arguments: vec![],
+            port: 8000,
+        }),
+        ..script()
+    }
 }
 
 fn conduct(startup: Duration) -> Conduct {
-    Conduct { startup, fenced: true, now: Timestamp::UNIX_EPOCH }
+    Conduct {
+        startup,
+        fenced: true,
+        now: Timestamp::UNIX_EPOCH,
+    }
 }
 
 fn ready(script: Script) -> Actor {
@@ -35,13 +49,22 @@ fn ready(script: Script) -> Actor {
 #[test]
 fn a_pod_without_delay_is_ready_with_one_write() {
     let (actor, effects) = Actor::arrive(script(), true, conduct(Duration::ZERO));
-    assert_eq!((actor.stage, effects), (Stage::Ready, vec![Effect::Publish]));
+    assert_eq!(
+        (actor.stage, effects),
+        (Stage::Ready, vec![Effect::Publish])
+    );
 }
 
 #[test]
 fn a_pod_with_a_delay_is_written_as_running_and_then_as_ready() {
     let (mut actor, effects) = Actor::arrive(script(), true, conduct(20 * SECOND));
-    assert_eq!((actor.stage, effects), (Stage::Starting, vec![Effect::Publish, Effect::Wake(20 * SECOND)]));
+    assert_eq!(
+        (actor.stage, effects),
+        (
+            Stage::Starting,
+            vec![Effect::Publish, Effect::Wake(20 * SECOND)]
+        )
+    );
     assert_eq!(actor.step(Input::Woken, conduct(SECOND)), [Effect::Publish]);
     assert_eq!(actor.stage, Stage::Ready);
 }
@@ -51,22 +74,38 @@ fn a_gate_holds_the_pod_once_and_not_again() {
     let (mut actor, effects) = Actor::arrive(script(), false, conduct(Duration::ZERO));
     assert_eq!((actor.stage, effects), (Stage::Held, vec![Effect::Publish]));
     assert_eq!(actor.step(Input::Woken, conduct(SECOND)), []);
-    assert_eq!(actor.step(Input::GateOpen, conduct(Duration::ZERO)), [Effect::Publish]);
+    assert_eq!(
+        actor.step(Input::GateOpen, conduct(Duration::ZERO)),
+        [Effect::Publish]
+    );
     assert_eq!(actor.step(Input::GateOpen, conduct(Duration::ZERO)), []);
 }
 
 #[test]
 fn an_engine_makes_the_pod_ready_when_it_listens_and_keeps_it_until_it_is_drained() {
     let (mut actor, effects) = Actor::arrive(with_engine(), true, conduct(Duration::ZERO));
-    assert_eq!((actor.stage, effects), (Stage::Opening, vec![Effect::StartEngine]));
-    assert_eq!(actor.step(Input::EngineListening, conduct(SECOND)), [Effect::Publish]);
+    assert_eq!(
+        (actor.stage, effects),
+        (Stage::Opening, vec![Effect::StartEngine])
+    );
+    assert_eq!(
+        actor.step(Input::EngineListening, conduct(SECOND)),
+        [Effect::Publish]
+    );
     let grace = 30 * SECOND;
     assert_eq!(
         actor.step(Input::Deleted { grace }, conduct(SECOND)),
         [Effect::Wake(grace), Effect::DrainEngine { grace }]
     );
-    assert_eq!(actor.step(Input::Deleted { grace }, conduct(SECOND)), [], "the same deletion, seen again");
-    assert_eq!(actor.step(Input::EngineDrained, conduct(SECOND)), [Effect::StopEngine, Effect::Delete]);
+    assert_eq!(
+        actor.step(Input::Deleted { grace }, conduct(SECOND)),
+        [],
+        "the same deletion, seen again"
+    );
+    assert_eq!(
+        actor.step(Input::EngineDrained, conduct(SECOND)),
+        [Effect::StopEngine, Effect::Delete]
+    );
     assert_eq!(actor.stage, Stage::Removed);
 }
 
@@ -74,21 +113,36 @@ fn an_engine_makes_the_pod_ready_when_it_listens_and_keeps_it_until_it_is_draine
 fn an_engine_that_does_not_drain_is_ended_when_the_grace_is_over() {
     let mut actor = ready(with_engine());
     actor.step(Input::Deleted { grace: 30 * SECOND }, conduct(SECOND));
-    assert_eq!(actor.step(Input::Woken, conduct(SECOND)), [Effect::StopEngine, Effect::Delete]);
+    assert_eq!(
+        actor.step(Input::Woken, conduct(SECOND)),
+        [Effect::StopEngine, Effect::Delete]
+    );
 }
 
 #[test]
 fn a_pod_without_engine_ends_at_once_or_after_its_own_time_within_the_grace() {
     let deleted = Input::Deleted { grace: 30 * SECOND };
-    assert_eq!(ready(script()).step(deleted.clone(), conduct(SECOND)), [Effect::Delete]);
-    let slow = |shutdown| ready(Script { shutdown, ..script() }).step(deleted.clone(), conduct(SECOND));
+    assert_eq!(
+        ready(script()).step(deleted.clone(), conduct(SECOND)),
+        [Effect::Delete]
+    );
+    let slow = |shutdown| {
+        ready(Script {
+            shutdown,
+            ..script()
+        })
+        .step(deleted.clone(), conduct(SECOND))
+    };
     assert_eq!(slow(5 * SECOND), [Effect::Wake(5 * SECOND)]);
     assert_eq!(slow(90 * SECOND), [Effect::Wake(30 * SECOND)]);
 }
 
 #[test]
 fn a_crash_is_seen_and_restarts_by_the_restart_policy() {
-    let crash = Input::Crash { exit_code: 1, stay_down: false };
+    let crash = Input::Crash {
+        exit_code: 1,
+        stay_down: false,
+    };
     let mut actor = ready(script());
     assert_eq!(
         actor.step(crash.clone(), conduct(Duration::ZERO)),
@@ -97,22 +151,53 @@ fn a_crash_is_seen_and_restarts_by_the_restart_policy() {
     );
     assert_eq!((actor.restarts, actor.stage), (1, Stage::Starting));
 
-    let mut actor = ready(Script { restart: Restart::Never, ..with_engine() });
-    assert_eq!(actor.step(crash.clone(), conduct(SECOND)), [Effect::StopEngine, Effect::Publish]);
+    let mut actor = ready(Script {
+        restart: Restart::Never,
+        ..with_engine()
+    });
+    assert_eq!(
+        actor.step(crash.clone(), conduct(SECOND)),
+        [Effect::StopEngine, Effect::Publish]
+    );
     assert_eq!(actor.stage, Stage::Ended { succeeded: false });
-    assert_eq!(actor.step(crash, conduct(SECOND)), [], "it cannot crash twice");
+    assert_eq!(
+        actor.step(crash, conduct(SECOND)),
+        [],
+        "it cannot crash twice"
+    );
 
-    let mut actor = ready(Script { restart: Restart::OnFailure, ..script() });
-    actor.step(Input::Crash { exit_code: 0, stay_down: false }, conduct(SECOND));
+    let mut actor = ready(Script {
+        restart: Restart::OnFailure,
+        ..script()
+    });
+    actor.step(
+        Input::Crash {
+            exit_code: 0,
+            stay_down: false,
+        },
+        conduct(SECOND),
+    );
     assert_eq!(actor.stage, Stage::Ended { succeeded: true });
 }
 
 #[test]
 fn a_pod_kept_down_stays_down_until_it_is_recovered() {
     let mut actor = ready(script());
-    assert_eq!(actor.step(Input::Crash { exit_code: 1, stay_down: true }, conduct(SECOND)), [Effect::Publish]);
+    assert_eq!(
+        actor.step(
+            Input::Crash {
+                exit_code: 1,
+                stay_down: true
+            },
+            conduct(SECOND)
+        ),
+        [Effect::Publish]
+    );
     assert_eq!(actor.step(Input::Woken, conduct(SECOND)), []);
-    assert_eq!(actor.step(Input::Recover, conduct(SECOND)), [Effect::Publish, Effect::Wake(SECOND)]);
+    assert_eq!(
+        actor.step(Input::Recover, conduct(SECOND)),
+        [Effect::Publish, Effect::Wake(SECOND)]
+    );
 }
 
 #[test]
@@ -120,7 +205,10 @@ fn an_engine_that_fails_again_and_again_is_restarted_ever_more_slowly() {
     let mut actor = ready(with_engine());
     let mut pauses = vec![];
     for _ in 0..8 {
-        let effects = actor.step(Input::EngineFailed("bad profile".to_owned()), conduct(Duration::ZERO));
+        let effects = actor.step(
+            Input::EngineFailed("bad profile".to_owned()),
+            conduct(Duration::ZERO),
+        );
         pauses.extend(effects.iter().filter_map(|effect| match effect {
             Effect::Wake(pause) => Some(pause.as_secs()),
             _ => None,
@@ -136,20 +224,39 @@ fn an_engine_that_fails_again_and_again_is_restarted_ever_more_slowly() {
 #[test]
 fn a_pod_on_a_dead_node_is_silent_until_it_is_deleted() {
     let mut actor = ready(with_engine());
-    assert_eq!(actor.step(Input::NodeDied, conduct(SECOND)), [Effect::StopEngine]);
+    assert_eq!(
+        actor.step(Input::NodeDied, conduct(SECOND)),
+        [Effect::StopEngine]
+    );
     assert_eq!(actor.step(Input::Woken, conduct(SECOND)), []);
     let deleted = Input::Deleted { grace: 30 * SECOND };
-    let unfenced = Conduct { fenced: false, ..conduct(SECOND) };
-    assert_eq!(actor.clone().step(deleted.clone(), unfenced), [], "nobody confirms the end");
-    assert_eq!(actor.step(deleted, conduct(SECOND)), [Effect::StopEngine, Effect::Delete]);
+    let unfenced = Conduct {
+        fenced: false,
+        ..conduct(SECOND)
+    };
+    assert_eq!(
+        actor.clone().step(deleted.clone(), unfenced),
+        [],
+        "nobody confirms the end"
+    );
+    assert_eq!(
+        actor.step(deleted, conduct(SECOND)),
+        [Effect::StopEngine, Effect::Delete]
+    );
 }
 
 #[test]
 fn a_node_that_comes_back_starts_its_pods_anew_and_ends_deleted_ones() {
     let mut actor = ready(script());
     actor.step(Input::NodeDied, conduct(SECOND));
-    assert_eq!(actor.clone().step(Input::NodeBack, conduct(SECOND)), [Effect::Publish]);
-    let unfenced = Conduct { fenced: false, ..conduct(SECOND) };
+    assert_eq!(
+        actor.clone().step(Input::NodeBack, conduct(SECOND)),
+        [Effect::Publish]
+    );
+    let unfenced = Conduct {
+        fenced: false,
+        ..conduct(SECOND)
+    };
     actor.step(Input::Deleted { grace: SECOND }, unfenced);
     assert_eq!(actor.step(Input::NodeBack, unfenced), [Effect::Delete]);
 
@@ -162,7 +269,10 @@ fn a_node_that_comes_back_starts_its_pods_anew_and_ends_deleted_ones() {
 
 #[test]
 fn an_ended_pod_on_a_dead_node_is_not_removed_behind_the_sites_back() {
-    let unfenced = Conduct { fenced: false, ..conduct(SECOND) };
+    let unfenced = Conduct {
+        fenced: false,
+        ..conduct(SECOND)
+    };
     let mut actor = Actor::ended(script(), true, Timestamp::UNIX_EPOCH);
     actor.step(Input::NodeDied, unfenced);
     assert_eq!(actor.step(Input::Deleted { grace: SECOND }, unfenced), []);
@@ -180,8 +290,13 @@ mod properties {
             Just(Input::EngineListening),
             Just(Input::EngineDrained),
             Just(Input::EngineFailed("x".to_owned())),
-            (0u64..3).prop_map(|seconds| Input::Deleted { grace: Duration::from_secs(seconds) }),
-            (0i32..2, any::<bool>()).prop_map(|(exit_code, stay_down)| Input::Crash { exit_code, stay_down }),
+            (0u64..3).prop_map(|seconds| Input::Deleted {
+                grace: Duration::from_secs(seconds)
+            }),
+            (0i32..2, any::<bool>()).prop_map(|(exit_code, stay_down)| Input::Crash {
+                exit_code,
+                stay_down
+            }),
             Just(Input::Recover),
             Just(Input::NodeDied),
             Just(Input::NodeBack),
@@ -189,7 +304,11 @@ mod properties {
     }
 
     fn any_script() -> impl Strategy<Value = Script> {
-        let restart = prop_oneof![Just(Restart::Always), Just(Restart::OnFailure), Just(Restart::Never)];
+        let restart = prop_oneof![
+            Just(Restart::Always),
+            Just(Restart::OnFailure),
+            Just(Restart::Never)
+        ];
         (any::<bool>(), restart, 0u64..3).prop_map(|(has_engine, restart, shutdown)| Script {
             restart,
             shutdown: Duration::from_secs(shutdown),

@@ -11,13 +11,31 @@ impl Driver {
             Command::ReviveNode { node } => return self.revive_node(node, reply),
             Command::RemoveNode { node } => return self.remove_node(node, reply),
             Command::KillNode { node, fenced } => self.kill_node(&node, fenced),
-            Command::CrashPod { pod, exit_code, stay_down } => {
-                let crash = Input::Crash { exit_code, stay_down };
+            Command::CrashPod {
+                pod,
+                exit_code,
+                stay_down,
+            } => {
+                let crash = Input::Crash {
+                    exit_code,
+                    stay_down,
+                };
                 self.step_if(&pod, "crash-pod", "a running pod", crash, Actor::is_running)
             }
             Command::RecoverPod { pod } => {
-                let is_kept_down = |actor: &Actor| actor.stage == Stage::Down { until_recovered: true };
-                self.step_if(&pod, "recover-pod", "a pod that is kept down", Input::Recover, is_kept_down)
+                let is_kept_down = |actor: &Actor| {
+                    actor.stage
+                        == Stage::Down {
+                            until_recovered: true,
+                        }
+                };
+                self.step_if(
+                    &pod,
+                    "recover-pod",
+                    "a pod that is kept down",
+                    Input::Recover,
+                    is_kept_down,
+                )
             }
             Command::SlowStarts { factor } => self.slow_starts(factor),
             Command::FreezeMetrics { pod, frozen } => self.freeze_metrics(pod.as_deref(), frozen),
@@ -39,7 +57,12 @@ impl Driver {
             && !is_possible(&pod.actor)
         {
             let state = stage_name(pod.actor.stage).to_owned();
-            return Err(CommandError::NotNow { subject: id.to_owned(), state, what, needs });
+            return Err(CommandError::NotNow {
+                subject: id.to_owned(),
+                state,
+                what,
+                needs,
+            });
         }
         self.step(&uid, input);
         Ok(())
@@ -48,7 +71,11 @@ impl Driver {
     fn slow_starts(&mut self, factor: f64) -> Result<(), CommandError> {
         if !factor.is_finite() || factor < 0.0 {
             let rule = "a number of at least 0";
-            return Err(CommandError::BadValue { field: "factor", value: factor.to_string(), rule });
+            return Err(CommandError::BadValue {
+                field: "factor",
+                value: factor.to_string(),
+                rule,
+            });
         }
         self.slow_starts = factor;
         Ok(())
@@ -60,7 +87,11 @@ impl Driver {
             if let Some(pod) = self.pods.get(&uid)
                 && !self.engines.is_open(id)
             {
-                let kind = if pod.actor.script.engine.is_some() { "an engine" } else { "no engine" };
+                let kind = if pod.actor.script.engine.is_some() {
+                    "an engine"
+                } else {
+                    "no engine"
+                };
                 return Err(CommandError::NotNow {
                     subject: id.to_owned(),
                     state: format!("{kind}, {}", stage_name(pod.actor.stage)),
@@ -74,6 +105,9 @@ impl Driver {
     }
 
     fn uid_of(&self, id: &str) -> Result<String, CommandError> {
-        self.by_id.get(id).cloned().ok_or_else(|| CommandError::NoSuchPod(id.to_owned()))
+        self.by_id
+            .get(id)
+            .cloned()
+            .ok_or_else(|| CommandError::NoSuchPod(id.to_owned()))
     }
 }

@@ -175,7 +175,10 @@ impl Driver {
                 self.acknowledge(written);
             }
         };
-        if tokio::time::timeout(Duration::from_secs(20), all).await.is_err() {
+        if tokio::time::timeout(Duration::from_secs(20), all)
+            .await
+            .is_err()
+        {
             warn!("not all pods could be removed");
         }
     }
@@ -183,14 +186,30 @@ impl Driver {
     fn state(&self) -> FleetState {
         let mut pods = BTreeMap::new();
         for pod in self.pods.values() {
-            *pods.entry(stage_name(pod.actor.stage).to_owned()).or_default() += 1;
+            *pods
+                .entry(stage_name(pod.actor.stage).to_owned())
+                .or_default() += 1;
         }
-        let behind = self.pods.values().filter_map(|pod| pod.unwritten_since).min().map(|since| since.elapsed());
+        let behind = self
+            .pods
+            .values()
+            .filter_map(|pod| pod.unwritten_since)
+            .min()
+            .map(|since| since.elapsed());
         FleetState {
             nodes: self.nodes.len(),
-            dead_nodes: self.nodes.iter().filter(|(_, node)| !node.is_alive).map(|(name, _)| name.clone()).collect(),
+            dead_nodes: self
+                .nodes
+                .iter()
+                .filter(|(_, node)| !node.is_alive)
+                .map(|(name, _)| name.clone())
+                .collect(),
             pods,
-            engines: self.pods.values().filter(|pod| pod.actor.script.engine.is_some()).count(),
+            engines: self
+                .pods
+                .values()
+                .filter(|pod| pod.actor.script.engine.is_some())
+                .count(),
             writes: self.writes.sent,
             retries: self.writes.retries,
             behind_seconds: behind.unwrap_or_default().as_secs_f64(),

@@ -41,21 +41,43 @@ impl Driver {
         let mut fresh = Vec::with_capacity(count);
         for index in first..first + count {
             let Some(address) = self.addresses.take() else {
-                return self.answer(reply, Err(CommandError::Refused("no address of 127.64.0.0/10 is free".to_owned())));
+                return self.answer(
+                    reply,
+                    Err(CommandError::Refused(
+                        "no address of 127.64.0.0/10 is free".to_owned(),
+                    )),
+                );
             };
             let name = node::name(&self.settings.name_prefix, index);
-            self.nodes.insert(name, NodeEntry { address, is_alive: true, fenced: true });
+            self.nodes.insert(
+                name,
+                NodeEntry {
+                    address,
+                    is_alive: true,
+                    fenced: true,
+                },
+            );
             fresh.push((index, address));
         }
         let heartbeats = self.heartbeats.clone();
         self.errands.spawn(async move {
-            let result = heartbeats.register(fresh).await.map_err(|e| CommandError::Refused(e.to_string()));
-            Errand { reply, result, revived: None }
+            let result = heartbeats
+                .register(fresh)
+                .await
+                .map_err(|e| CommandError::Refused(e.to_string()));
+            Errand {
+                reply,
+                result,
+                revived: None,
+            }
         });
     }
 
     pub(super) fn kill_node(&mut self, name: &str, fenced: bool) -> Result<(), CommandError> {
-        let node = self.nodes.get_mut(name).ok_or_else(|| CommandError::NoSuchNode(name.to_owned()))?;
+        let node = self
+            .nodes
+            .get_mut(name)
+            .ok_or_else(|| CommandError::NoSuchNode(name.to_owned()))?;
         node.is_alive = false;
         node.fenced = fenced;
         self.heartbeats.stop(name);
@@ -74,9 +96,15 @@ impl Driver {
         };
         let heartbeats = self.heartbeats.clone();
         self.errands.spawn(async move {
-            let result =
-                heartbeats.revive(&name, address).await.map_err(|e| CommandError::Refused(e.to_string()));
-            Errand { reply, result, revived: Some(name) }
+            let result = heartbeats
+                .revive(&name, address)
+                .await
+                .map_err(|e| CommandError::Refused(e.to_string()));
+            Errand {
+                reply,
+                result,
+                revived: Some(name),
+            }
         });
     }
 
@@ -86,20 +114,35 @@ impl Driver {
         }
         let heartbeats = self.heartbeats.clone();
         self.errands.spawn(async move {
-            let result = heartbeats.unregister(&name).await.map_err(|e| CommandError::Refused(e.to_string()));
-            Errand { reply, result, revived: None }
+            let result = heartbeats
+                .unregister(&name)
+                .await
+                .map_err(|e| CommandError::Refused(e.to_string()));
+            Errand {
+                reply,
+                result,
+                revived: None,
+            }
         });
     }
 
     /// The node is off for good; its pods are removed.
     fn abandon(&mut self, name: &str) -> Result<(), CommandError> {
-        let node = self.nodes.get_mut(name).ok_or_else(|| CommandError::NoSuchNode(name.to_owned()))?;
+        let node = self
+            .nodes
+            .get_mut(name)
+            .ok_or_else(|| CommandError::NoSuchNode(name.to_owned()))?;
         node.is_alive = false;
         node.fenced = true;
         self.heartbeats.stop(name);
         info!(node = name, "node removed");
         for uid in self.pods_on(name) {
-            self.step(&uid, Input::Deleted { grace: Duration::ZERO });
+            self.step(
+                &uid,
+                Input::Deleted {
+                    grace: Duration::ZERO,
+                },
+            );
         }
         Ok(())
     }
@@ -123,7 +166,11 @@ impl Driver {
 
     /// Answers who asked, and lets a node that is back take up its pods again.
     pub(super) fn finish(&mut self, errand: Errand) {
-        let Errand { reply, result, revived } = errand;
+        let Errand {
+            reply,
+            result,
+            revived,
+        } = errand;
         if result.is_ok()
             && let Some(name) = revived
             && let Some(node) = self.nodes.get_mut(&name)
@@ -144,6 +191,11 @@ impl Driver {
     }
 
     fn pods_on(&self, node: &str) -> Vec<String> {
-        self.by_node.get(node).into_iter().flatten().cloned().collect()
+        self.by_node
+            .get(node)
+            .into_iter()
+            .flatten()
+            .cloned()
+            .collect()
     }
 }

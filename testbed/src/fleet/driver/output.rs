@@ -34,13 +34,22 @@ impl Driver {
     /// Sends as many queued writes as may be on their way. What is written is decided here, at the last moment.
     pub(super) fn send_due_writes(&mut self) {
         while let Some(uid) = self.writes.turn() {
-            let Some(entry) = self.pods.get_mut(&uid) else { continue };
+            let Some(entry) = self.pods.get_mut(&uid) else {
+                continue;
+            };
             if let Some(since) = entry.unwritten_since.take() {
                 self.behind_max = self.behind_max.max(since.elapsed());
             }
             if entry.wants_removal {
                 let (namespace, name) = (entry.namespace.clone(), entry.name.clone());
-                self.writes.send(uid.clone(), Job::Removal { namespace, name, uid });
+                self.writes.send(
+                    uid.clone(),
+                    Job::Removal {
+                        namespace,
+                        name,
+                        uid,
+                    },
+                );
                 continue;
             }
             // A dead node writes nothing.
@@ -48,16 +57,36 @@ impl Driver {
                 entry.is_writing = false;
                 continue;
             };
-            let PodEntry { actor, conditions, address, namespace, name, .. } = entry;
-            let patch = status::patch(actor, conditions, &uid, *address, node.address, Timestamp::now());
-            let job = Job::Status { namespace: namespace.clone(), name: name.clone(), patch };
+            let PodEntry {
+                actor,
+                conditions,
+                address,
+                namespace,
+                name,
+                ..
+            } = entry;
+            let patch = status::patch(
+                actor,
+                conditions,
+                &uid,
+                *address,
+                node.address,
+                Timestamp::now(),
+            );
+            let job = Job::Status {
+                namespace: namespace.clone(),
+                name: name.clone(),
+                patch,
+            };
             self.writes.send(uid, job);
         }
     }
 
     pub(super) fn acknowledge(&mut self, written: Written) {
         let Written { uid, outcome } = written;
-        let Some(entry) = self.pods.get_mut(&uid) else { return };
+        let Some(entry) = self.pods.get_mut(&uid) else {
+            return;
+        };
         match outcome {
             Outcome::Done { version } => {
                 entry.written_version = entry.written_version.max(version);

@@ -31,7 +31,12 @@ impl Driver {
             }
             Event::InitDone => {
                 let listed = self.listed.take().unwrap_or_default();
-                let gone: Vec<_> = self.pods.keys().filter(|uid| !listed.contains(*uid)).cloned().collect();
+                let gone: Vec<_> = self
+                    .pods
+                    .keys()
+                    .filter(|uid| !listed.contains(*uid))
+                    .cloned()
+                    .collect();
                 for uid in gone {
                     self.forget(&uid);
                 }
@@ -46,7 +51,10 @@ impl Driver {
     }
 
     fn observe_pod(&mut self, pod: &Pod) {
-        let (Some(uid), Some(node)) = (pod.uid(), pod.spec.as_ref().and_then(|spec| spec.node_name.clone())) else {
+        let (Some(uid), Some(node)) = (
+            pod.uid(),
+            pod.spec.as_ref().and_then(|spec| spec.node_name.clone()),
+        ) else {
             return;
         };
         if !self.nodes.contains_key(&node) {
@@ -56,9 +64,18 @@ impl Driver {
             self.arrive(pod, uid.clone(), node);
         }
         if pod.metadata.deletion_timestamp.is_some() {
-            let grace = pod.metadata.deletion_grace_period_seconds.and_then(|s| u64::try_from(s).ok()).unwrap_or(0);
+            let grace = pod
+                .metadata
+                .deletion_grace_period_seconds
+                .and_then(|s| u64::try_from(s).ok())
+                .unwrap_or(0);
             self.gate.leave(&uid);
-            self.step(&uid, Input::Deleted { grace: Duration::from_secs(grace) });
+            self.step(
+                &uid,
+                Input::Deleted {
+                    grace: Duration::from_secs(grace),
+                },
+            );
             return;
         }
         self.correct(pod, &uid);
@@ -67,11 +84,21 @@ impl Driver {
     /// Somebody else may have changed what we wrote: the node controller marks pods as not ready when heartbeats were
     /// late. Then the status is written again, as a kubelet would.
     fn correct(&mut self, pod: &Pod, uid: &str) {
-        let Some(entry) = self.pods.get(uid) else { return };
+        let Some(entry) = self.pods.get(uid) else {
+            return;
+        };
         let is_news = resource_version(pod) > entry.written_version;
-        let is_alive = self.nodes.get(&entry.node).is_some_and(|node| node.is_alive);
+        let is_alive = self
+            .nodes
+            .get(&entry.node)
+            .is_some_and(|node| node.is_alive);
         let has_written = entry.written_version > 0;
-        if is_news && is_alive && has_written && !entry.is_writing && is_ready(pod) != status::is_ready(&entry.actor) {
+        if is_news
+            && is_alive
+            && has_written
+            && !entry.is_writing
+            && is_ready(pod) != status::is_ready(&entry.actor)
+        {
             debug!(pod = %entry.id, "somebody else changed the pod's readiness; writing it again");
             self.publish(uid);
         }
@@ -88,14 +115,20 @@ impl Driver {
         for complaint in &script.complaints {
             warn!(pod = %id, complaint, "the pod is played without it");
         }
-        let earlier_address = pod.status.as_ref().and_then(|status| status.pod_ip.as_ref()?.parse().ok());
+        let earlier_address = pod
+            .status
+            .as_ref()
+            .and_then(|status| status.pod_ip.as_ref()?.parse().ok());
         let kept = earlier_address.filter(|&address| self.addresses.keep(address));
         let Some(address) = kept.or_else(|| self.addresses.take()) else {
             warn!(pod = %id, "no address is free; the pod is not played");
             return;
         };
         let now = Timestamp::now();
-        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        let phase = pod
+            .status
+            .as_ref()
+            .and_then(|status| status.phase.as_deref());
         // What somebody wrote about the pod before counts as ours, so that a change of it is noticed.
         let mut written_version = 0;
         let (actor, effects) = match phase {
@@ -107,7 +140,10 @@ impl Driver {
                 Actor::adopt(script, restarts, since, now)
             }
             _ => {
-                let gate = script.gate.as_ref().map(|arguments| self.gate.enter(&uid, &namespace, arguments));
+                let gate = script
+                    .gate
+                    .as_ref()
+                    .map(|arguments| self.gate.enter(&uid, &namespace, arguments));
                 let is_open = match gate {
                     None => true,
                     Some(Ok(is_open)) => is_open,
@@ -135,7 +171,10 @@ impl Driver {
             written_version,
         };
         self.by_id.insert(id, uid.clone());
-        self.by_node.entry(node.clone()).or_default().insert(uid.clone());
+        self.by_node
+            .entry(node.clone())
+            .or_default()
+            .insert(uid.clone());
         self.pods.insert(uid.clone(), entry);
         if self.nodes.get(&node).is_some_and(|node| node.is_alive) {
             self.carry_out(&uid, effects);
@@ -147,7 +186,9 @@ impl Driver {
 
     /// The pod's object is gone.
     fn forget(&mut self, uid: &str) {
-        let Some(entry) = self.pods.remove(uid) else { return };
+        let Some(entry) = self.pods.remove(uid) else {
+            return;
+        };
         self.gate.leave(uid);
         self.addresses.release(entry.address);
         // A successor of the same name may be here already.
@@ -162,14 +203,19 @@ impl Driver {
 
     /// A pod whose node came back waits at its gate again.
     pub(super) fn enter_gate(&mut self, uid: &str) {
-        let Some(entry) = self.pods.get(uid) else { return };
+        let Some(entry) = self.pods.get(uid) else {
+            return;
+        };
         if entry.actor.stage != Stage::Held {
             return;
         }
         let is_open = match &entry.actor.script.gate {
             None => true,
             // It was read once already, so a complaint would be the same one.
-            Some(arguments) => self.gate.enter(uid, &entry.namespace.clone(), &arguments.clone()).unwrap_or(false),
+            Some(arguments) => self
+                .gate
+                .enter(uid, &entry.namespace.clone(), &arguments.clone())
+                .unwrap_or(false),
         };
         if is_open {
             self.step(uid, Input::GateOpen);
@@ -194,7 +240,12 @@ impl Driver {
                     .pods
                     .iter()
                     .filter(|(_, pod)| pod.actor.script.engine.is_some())
-                    .filter(|(_, pod)| matches!(pod.actor.stage, Stage::Opening | Stage::Ready | Stage::Draining))
+                    .filter(|(_, pod)| {
+                        matches!(
+                            pod.actor.stage,
+                            Stage::Opening | Stage::Ready | Stage::Draining
+                        )
+                    })
                     .map(|(uid, _)| uid.clone())
                     .collect();
                 for uid in engines {
@@ -225,16 +276,26 @@ impl Driver {
     }
 
     pub(super) fn step(&mut self, uid: &str, input: Input) {
-        let Some(entry) = self.pods.get(uid) else { return };
+        let Some(entry) = self.pods.get(uid) else {
+            return;
+        };
         let conduct = self.conduct(&entry.actor.script, entry.actor.starts, &entry.node);
-        let Some(entry) = self.pods.get_mut(uid) else { return };
+        let Some(entry) = self.pods.get_mut(uid) else {
+            return;
+        };
         let effects = entry.actor.step(input, conduct);
         self.carry_out(uid, effects);
     }
 
     fn conduct(&self, script: &Script, starts: u32, node: &str) -> Conduct {
         Conduct {
-            startup: startup::delay(self.settings.startup, script.startup, self.slow_starts, &script.who, starts),
+            startup: startup::delay(
+                self.settings.startup,
+                script.startup,
+                self.slow_starts,
+                &script.who,
+                starts,
+            ),
             fenced: self.nodes.get(node).is_none_or(|node| node.fenced),
             now: Timestamp::now(),
         }
@@ -242,12 +303,17 @@ impl Driver {
 
     fn carry_out(&mut self, uid: &str, effects: Vec<Effect>) {
         for effect in effects {
-            let Some(entry) = self.pods.get_mut(uid) else { return };
+            let Some(entry) = self.pods.get_mut(uid) else {
+                return;
+            };
             match effect {
                 Effect::Publish => self.publish(uid),
                 Effect::Wake(pause) => {
                     entry.wake += 1;
-                    self.timers.set(Instant::now() + pause, Timer::Wake(uid.to_owned(), entry.wake));
+                    self.timers.set(
+                        Instant::now() + pause,
+                        Timer::Wake(uid.to_owned(), entry.wake),
+                    );
                 }
                 Effect::StartEngine => {
                     if let Some(engine) = &entry.actor.script.engine {
@@ -268,8 +334,14 @@ impl Driver {
 }
 
 fn is_ready(pod: &Pod) -> bool {
-    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
-    conditions.into_iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    let conditions = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_ref());
+    conditions
+        .into_iter()
+        .flatten()
+        .any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 fn resource_version(pod: &Pod) -> u64 {
@@ -278,10 +350,23 @@ fn resource_version(pod: &Pod) -> u64 {
 
 /// Restarts and start time of a pod that ran before this fleet.
 fn earlier_life(pod: &Pod, now: Timestamp) -> (u32, Timestamp) {
-    let container = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref()?.first());
-    let restarts = container.and_then(|container| u32::try_from(container.restart_count).ok()).unwrap_or_default();
+    let container = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.container_statuses.as_ref()?.first());
+    let restarts = container
+        .and_then(|container| u32::try_from(container.restart_count).ok())
+        .unwrap_or_default();
     let since = container
-        .and_then(|container| container.state.as_ref()?.running.as_ref()?.started_at.as_ref())
+        .and_then(|container| {
+            container
+                .state
+                .as_ref()?
+                .running
+                .as_ref()?
+                .started_at
+                .as_ref()
+        })
         .map_or(now, |started| started.0);
     (restarts, since)
 }
