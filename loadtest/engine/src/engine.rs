@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::BLOCK_TOKENS;
 use crate::blocks::Pool;
-use crate::event::{Event, EventKind};
+use crate::event::Event;
 use crate::noise::Noise;
 use crate::profile::Profile;
 use crate::queue::Queue;
