@@ -23,8 +23,12 @@ demo: build controlplane ## Watch a disaggregated model follow a production trac
 	$(BIN)/coppice-testbed demo $(ARGS)
 
 .PHONY: test
-test: toolchain controlplane ## Everything that CI runs
+test: toolchain ## Everything that CI runs
 	./.ci/test
+
+.PHONY: test-cluster
+test-cluster: build controlplane ## The tests that start a real control plane (not yet part of CI)
+	./.ci/test cluster
 
 .PHONY: up
 up: build controlplane ## Start the control plane, a fleet of stand-in nodes and Coppice; keep them for kubectl
@@ -35,8 +39,9 @@ down: ## Stop what `make up` started
 	$(BIN)/coppice-testbed down $(ARGS)
 
 .PHONY: bench
-bench: toolchain controlplane ## Print the numbers of the README, as tables and as JSON under target/bench
-	./.ci/bench
+bench: toolchain ## Print what is measured so far: reader, decision, engine, placement, and the driver's highest valid rate
+	cargo bench -p coppice-exposition -p coppice-scaler-plan -p coppice-engine -p coppice-operator-plan
+	cargo run --release -p coppice-loadtest -- drive --find-max --bench-file target/bench/driver.json
 
 .PHONY: build
 build: toolchain ## Build every program
