@@ -65,7 +65,8 @@ pub(super) struct Look {
     pub(super) gpus: u32,
     /// By name.
     pub(super) gangs: BTreeMap<String, Placement>,
-    nodes: BTreeMap<String, usize>,
+    /// Pods of the policy's model by node.
+    pub(super) nodes: BTreeMap<String, usize>,
 }
 
 impl Watcher {
