@@ -2,8 +2,9 @@
 //!
 //! Data flows one way. Watches keep the [`index`]; a change marks a unit in the [`queue`]; a [`controller`] makes a pass over
 //! it: fetch, validate, plan (in `coppice-operator-plan`), [`build`], [`apply`], report. [`backends`] know how a cluster places
-//! gangs.
+//! gangs. [`admission`] stands before all that: it completes and checks what is about to be stored.
 
+mod admission;
 mod apply;
 mod backends;
 mod build;

@@ -12,6 +12,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Serialize;
 use serde_json::json;
 
+use crate::admission::register;
+use crate::admission::settings::PORT;
 use crate::settings::DEFAULT_INIT_IMAGE;
 
 /// Name of everything that belongs to the operator.
@@ -35,7 +37,15 @@ pub(crate) struct ManifestArgs {
     /// Copies: one leads, the others stand by with warm caches
     #[arg(long, default_value_t = 2, value_name = "COUNT")]
     pub(crate) replicas: u16,
+    /// Whether sets are checked before they are stored. Fails closed: without a running operator none can be created or edited
+    #[arg(long, default_value_t = true, action = clap::ArgAction::Set, value_name = "BOOL")]
+    pub(crate) admission: bool,
 }
+
+/// The Secret in which the replicas keep the webhooks' certificate.
+const CERTIFICATE: &str = "coppice-operator-webhooks";
+/// Name of the webhooks' port.
+const WEBHOOKS: &str = "webhooks";
 
 const DEFAULT_IMAGE: &str = concat!(
     "ghcr.io/coppice-dev/coppice-operator:v",
@@ -140,14 +150,19 @@ fn rights(args: &ManifestArgs) -> Vec<Rights> {
         )
     };
     let mut rights = Vec::new();
+    let webhooks = args.admission.then(|| webhook_rule(&args.namespaces));
     if args.namespaces.is_empty() {
-        let all = cluster_rules().into_iter().chain(namespaced_rules());
+        let all = cluster_rules()
+            .into_iter()
+            .chain(webhooks)
+            .chain(namespaced_rules());
         rights.push(in_cluster(NAME, all.collect()));
     } else {
         // What pods of others take of a node: gang backend `gated` would else plan where there is no room.
         let all = cluster_rules()
             .into_iter()
-            .chain([rule("", &["pods"], &["list", "watch"])]);
+            .chain([rule("", &["pods"], &["list", "watch"])])
+            .chain(webhooks);
         rights.push(in_cluster(NAME, all.collect()));
         rights.extend(
             args.namespaces
@@ -160,12 +175,37 @@ fn rights(args: &ManifestArgs) -> Vec<Rights> {
         &["leases"],
         &["get", "create", "update", "patch"],
     );
+    let mut own = vec![lease];
+    if args.admission {
+        // A name cannot narrow down `create`.
+        own.push(rule("", &["secrets"], &["create"]));
+        own.push(PolicyRule {
+            resource_names: Some(vec![CERTIFICATE.to_owned()]),
+            ..rule("", &["secrets"], &["get", "update"])
+        });
+    }
     rights.push(in_namespace(
         "coppice-operator-lease",
         &args.install_namespace,
-        vec![lease],
+        own,
     ));
     rights
+}
+
+/// The two configurations of this operator, and none of others.
+fn webhook_rule(namespaces: &[String]) -> PolicyRule {
+    let resources = [
+        "mutatingwebhookconfigurations",
+        "validatingwebhookconfigurations",
+    ];
+    PolicyRule {
+        resource_names: Some(register::names(namespaces).into()),
+        ..rule(
+            "admissionregistration.k8s.io",
+            &resources,
+            &["get", "list", "watch", "create", "patch"],
+        )
+    }
 }
 
 fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> PolicyRule {
@@ -268,11 +308,17 @@ fn deployment(args: &ManifestArgs) -> anyhow::Result<Deployment> {
         format!("--init-image={}", args.init_image),
     ];
     arguments.extend(namespaces);
+    let mut ports = vec![json!({"name": "admin", "containerPort": 8080})];
+    if args.admission {
+        arguments.push(format!("--webhook-service={NAME}"));
+        arguments.push(format!("--tls-secret={CERTIFICATE}"));
+        ports.push(json!({"name": WEBHOOKS, "containerPort": PORT}));
+    }
     let container = json!({
         "name": "operator",
         "image": args.image,
         "args": arguments,
-        "ports": [{"name": "admin", "containerPort": 8080}],
+        "ports": ports,
         "livenessProbe": {"httpGet": {"path": "/healthz", "port": "admin"}},
         "readinessProbe": {"httpGet": {"path": "/readyz", "port": "admin"}},
         "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
@@ -301,11 +347,15 @@ fn deployment(args: &ManifestArgs) -> anyhow::Result<Deployment> {
 }
 
 fn service(args: &ManifestArgs) -> anyhow::Result<Service> {
+    let mut ports = vec![json!({"name": "admin", "port": 8080, "targetPort": "admin"})];
+    if args.admission {
+        ports.push(json!({"name": WEBHOOKS, "port": 443, "targetPort": WEBHOOKS}));
+    }
     let object = json!({
         "metadata": metadata(NAME, Some(&args.install_namespace)),
         "spec": {
             "selector": {"app.kubernetes.io/name": NAME},
-            "ports": [{"name": "admin", "port": 8080, "targetPort": "admin"}],
+            "ports": ports,
         },
     });
     serde_json::from_value(object).context("the Service does not fit its type")
@@ -350,7 +400,7 @@ mod tests {
             "Service",
         ];
         assert_eq!(kinds(&everywhere), around);
-        let some = rendered(&["--namespace=a,b"]);
+        let some = rendered(&["--namespace=a,b", "--admission=false"]);
         assert_eq!(
             kinds(&some).iter().filter(|kind| **kind == "Role").count(),
             3
@@ -373,6 +423,46 @@ mod tests {
             some[9]["spec"]["template"]["spec"]["containers"][0]["args"][2],
             "--namespace=a"
         );
+    }
+
+    #[test]
+    fn admission_brings_rights_on_two_configurations_and_a_secret_and_a_port_that_meets_the_flags()
+    {
+        let documents = rendered(&["--namespace=a"]);
+        let find = |kind: &str, name: &str| {
+            let is = |document: &&serde_json::Value| {
+                document["kind"] == kind && document["metadata"]["name"] == name
+            };
+            documents.iter().find(is).unwrap()
+        };
+        let cluster = find("ClusterRole", NAME)["rules"].as_array().unwrap();
+        assert_eq!(
+            cluster.last().unwrap()["resourceNames"],
+            json!([
+                "podcliqueset-defaulting-webhook-a",
+                "podcliqueset-validating-webhook-a"
+            ])
+        );
+        let own = &find("Role", "coppice-operator-lease")["rules"];
+        assert_eq!(own[2]["resourceNames"], json!([CERTIFICATE]));
+
+        let pod = &find("Deployment", NAME)["spec"]["template"]["spec"]["containers"][0];
+        let flags: Vec<String> = serde_json::from_value(pod["args"].clone()).unwrap();
+        let parsed =
+            Arguments::parse_from(["coppice-operator".to_owned()].into_iter().chain(flags));
+        let Command::Run(run) = parsed.command else {
+            panic!("run")
+        };
+        assert_eq!(run.admission.webhook_service.as_deref(), Some(NAME));
+        assert_eq!(run.admission.tls.tls_secret.as_deref(), Some(CERTIFICATE));
+        assert!(run.admission.reach().is_ok());
+        assert_eq!(
+            pod["ports"][1]["containerPort"],
+            run.admission.webhook_address.port()
+        );
+        let port = &find("Service", NAME)["spec"]["ports"][1];
+        assert_eq!(port["port"], run.admission.webhook_service_port);
+        assert_eq!(port["targetPort"], pod["ports"][1]["name"]);
     }
 
     #[test]

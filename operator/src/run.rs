@@ -14,6 +14,10 @@ use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
+use crate::admission::{
+    self,
+    register::{self, Registration},
+};
 use crate::apply::Writer;
 use crate::apply::limit::Limit;
 use crate::backends::{Companion, GangBackend, discovery};
@@ -48,7 +52,12 @@ async fn operate(
     let mut registry = Registry::default();
     let metrics = Arc::new(Metrics::register(&mut registry));
     let lease_metrics = LeaseMetrics::register(&mut registry);
+    let admission_metrics = admission::serve::Metrics::register(&mut registry);
     let lease = args.lease.resolve(LEASE, client.default_namespace())?;
+    let own_namespace = args.lease.lease_namespace.as_deref();
+    let namespace = own_namespace
+        .unwrap_or(client.default_namespace())
+        .to_owned();
     let readiness = Readiness::default();
     let lists = readiness.require("lists");
     lists.set_unmet("first lists are not complete");
@@ -64,6 +73,15 @@ async fn operate(
         draining.clone(),
     ));
 
+    let admission = admission::start(
+        &args.admission,
+        &client,
+        &namespace,
+        &args.namespaces,
+        admission_metrics,
+        draining.clone(),
+    )
+    .await?;
     let backend = discovery::choose(&client, args.gang_backend, args.gated.clone()).await?;
     let queue = Arc::new(Queue::default());
     let index = Arc::new(Index::new(Arc::clone(&queue)));
@@ -91,10 +109,18 @@ async fn operate(
         limit,
         metrics,
         backend,
+        registration: admission
+            .as_ref()
+            .map(|admission| admission.registration.clone()),
     };
     let elector = Elector::new(client, lease, lease_metrics);
     match elector.run(draining, |tenure| leader.lead(tenure)).await {
-        Ended::InOrder => Ok(()),
+        Ended::InOrder => {
+            if let Some(admission) = admission {
+                admission.ended().await;
+            }
+            Ok(())
+        }
         Ended::Lost => {
             anyhow::bail!("lost the leader lease; ending, so that nothing of this tenure remains")
         }
@@ -109,6 +135,7 @@ struct Leader {
     limit: Arc<Limit>,
     metrics: Arc<Metrics>,
     backend: Arc<dyn GangBackend>,
+    registration: Option<Registration>,
 }
 
 impl Leader {
@@ -132,6 +159,10 @@ impl Leader {
             draining: stop.clone(),
         };
         let beside = tokio::spawn(self.backend.accompany(companion));
+        let registered = self.registration.map(|registration| {
+            let (client, tenure, stop) = (self.client.clone(), tenure.clone(), stop.clone());
+            tokio::spawn(register::keep(client, registration, tenure, stop))
+        });
         let sender = tokio::spawn(events.clone().send(self.client, stop.clone()));
         for unit in self.index.units() {
             self.queue.mark(&unit);
@@ -154,7 +185,7 @@ impl Leader {
             stop.cancel();
         };
         tokio::join!(end, worker::run(cx, self.args.workers.into(), stop.clone()));
-        for task in [beside, sender] {
+        for task in [beside, sender].into_iter().chain(registered) {
             if let Err(error) = task.await {
                 tracing::error!(%error, "a task of the leader ended badly");
             }

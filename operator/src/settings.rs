@@ -7,6 +7,7 @@ use coppice_runtime::client::KubeArgs;
 use coppice_runtime::lease::LeaseArgs;
 use coppice_runtime::telemetry::LogArgs;
 
+use crate::admission::settings::AdmissionArgs;
 use crate::backends::discovery::Choice;
 use crate::backends::gated::GatedArgs;
 use crate::manifests::ManifestArgs;
@@ -49,6 +50,8 @@ pub(crate) struct RunArgs {
     pub(crate) gang_backend: Choice,
     #[command(flatten)]
     pub(crate) gated: GatedArgs,
+    #[command(flatten)]
+    pub(crate) admission: AdmissionArgs,
     /// Work only in these namespaces; without it in all
     #[arg(
         long = "namespace",

@@ -17,6 +17,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Resource;
 use serde_json::json;
 
+use crate::admission::field::{FieldError, joined};
+use crate::admission::{complete_pod_spec, rules};
 use crate::canonical;
 use crate::index::key::SetKey;
 
@@ -37,83 +39,50 @@ pub(crate) struct Validated {
     groups: BTreeMap<GroupName, usize>,
 }
 
-/// A set that cannot be planned. Says field, value and rule.
+/// A set that cannot be planned.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Invalid {
-    /// A name is unusable.
-    #[error("{field}: {source}")]
-    Name {
-        /// Path of the field.
-        field: String,
-        #[source]
-        source: NameError,
-    },
-    /// A number is out of range.
-    #[error("{field}: {value} must be {rule}")]
-    Number {
-        /// Path of the field.
-        field: String,
-        /// The value.
-        value: i64,
-        /// What it must be.
-        rule: &'static str,
-    },
-    /// The parts do not fit together.
+    /// It breaks rules of admission: each with field, value and what to do.
+    #[error("{}", joined(.0))]
+    Rules(Vec<FieldError>),
+    /// A name that the rules let through and the planner does not: the schema was not asked, or there is a gap in the rules.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// The same of the parts as a whole.
     #[error("spec.template: {0}")]
     Template(#[from] TemplateError),
-    /// Two children would have one name.
-    #[error(
-        "clique {clique} and scaling group {group} would give two objects the name {name}: rename one of them"
-    )]
-    SameName {
-        /// The clique.
-        clique: String,
-        /// The group.
-        group: String,
-        /// The name of both.
-        name: String,
-    },
 }
 
 impl Validated {
     /// Checks a set as far as planning depends on it. Admission checks more, and earlier; a cluster may run without it.
     pub(crate) fn new(object: Arc<PodCliqueSet>) -> Result<Self, Invalid> {
+        let broken = rules::plannable(&object);
+        if !broken.is_empty() {
+            return Err(Invalid::Rules(broken));
+        }
         let namespace = object.metadata.namespace.clone().unwrap_or_default();
         let name = object.metadata.name.clone().unwrap_or_default();
-        // It becomes part of host names and of a Service's name, so the rules for a clique's name are its rules.
-        CliqueName::new(&name).map_err(|source| named("metadata.name".to_owned(), source))?;
         let spec = &object.spec;
         let template = &spec.template;
-        let replicas = number("spec.replicas", spec.replicas.into())?;
         let mut cliques = Vec::new();
         let mut clique_positions = BTreeMap::new();
         for (position, clique) in template.cliques.iter().enumerate() {
-            let parsed = read_clique(position, clique, template.priority_class_name.as_deref())?;
+            let is_ordered = template.startup_type == CliqueStartupType::Explicit;
+            let parsed = read_clique(clique, template.priority_class_name.as_deref(), is_ordered)?;
             clique_positions.insert(parsed.name.clone(), position);
             cliques.push(parsed);
         }
         let mut groups = Vec::new();
         let mut group_positions = BTreeMap::new();
         for (position, group) in template.scaling_groups().iter().enumerate() {
-            let field = format!("spec.template.podCliqueScalingGroups[{position}]");
-            let name = GroupName::new(&group.name)
-                .map_err(|source| named(format!("{field}.name"), source))?;
-            let members = group.clique_names.iter().enumerate().map(|(member, name)| {
-                CliqueName::new(name)
-                    .map_err(|source| named(format!("{field}.cliqueNames[{member}]"), source))
-            });
-            let min = group.effective_min_available();
-            let replicas = number(
-                &format!("{field}.replicas"),
-                group.template_replicas().into(),
-            )?;
-            check_minimum(&field, min, replicas)?;
+            let name = GroupName::new(&group.name)?;
+            let members = group.clique_names.iter().map(|name| CliqueName::new(name));
             group_positions.insert(name.clone(), position);
             groups.push(GroupTemplate {
                 name,
                 cliques: members.collect::<Result<_, _>>()?,
-                replicas,
-                min_available: positive(&format!("{field}.minAvailable"), min.into())?,
+                replicas: count(group.template_replicas()),
+                min_available: positive(group.effective_min_available()),
                 autoscaled: group.scale_config.is_some(),
             });
         }
@@ -126,12 +95,10 @@ impl Validated {
             None | Some(UpdateStrategyType::RollingRecreate) => Strategy::RollingRecreate,
             Some(UpdateStrategyType::OnDelete) => Strategy::OnDelete,
         };
-        let set = SetTemplate::new(cliques, groups, startup, strategy)?;
-        check_names(&set)?;
         Ok(Self {
             key: SetKey::new(&namespace, &name),
-            template: set,
-            replicas,
+            template: SetTemplate::new(cliques, groups, startup, strategy)?,
+            replicas: count(spec.replicas),
             cliques: clique_positions,
             groups: group_positions,
             object,
@@ -207,96 +174,45 @@ impl Validated {
 }
 
 fn read_clique(
-    position: usize,
     clique: &PodCliqueTemplateSpec,
     priority_class: Option<&str>,
-) -> Result<CliqueTemplate, Invalid> {
-    let field = format!("spec.template.cliques[{position}]");
-    let name =
-        CliqueName::new(&clique.name).map_err(|source| named(format!("{field}.name"), source))?;
-    let parents = clique
-        .spec
-        .starts_after
-        .iter()
-        .flatten()
-        .enumerate()
-        .map(|(parent, name)| {
-            CliqueName::new(name)
-                .map_err(|source| named(format!("{field}.spec.startsAfter[{parent}]"), source))
-        });
-    let replicas = number(
-        &format!("{field}.spec.replicas"),
-        clique.spec.template_replicas().into(),
-    )?;
-    let min = clique.spec.effective_min_available();
-    check_minimum(&format!("{field}.spec"), min, replicas)?;
+    is_ordered: bool,
+) -> Result<CliqueTemplate, NameError> {
+    let parents = clique.spec.starts_after.iter().flatten();
+    // Elsewhere they have no effect, so nobody has to keep them right.
+    let parents = parents
+        .filter(|_| is_ordered)
+        .map(|name| CliqueName::new(name));
     Ok(CliqueTemplate {
-        name,
-        replicas,
-        min_available: positive(&format!("{field}.spec.minAvailable"), min.into())?,
+        name: CliqueName::new(&clique.name)?,
+        replicas: count(clique.spec.template_replicas()),
+        min_available: positive(clique.spec.effective_min_available()),
         starts_after: parents.collect::<Result<_, _>>()?,
         hash: template_hash(clique, priority_class),
         autoscaled: clique.spec.auto_scaling_config.is_some(),
     })
 }
 
-/// Digest of what a clique's pods are made from, with the set's priority class in place of the clique's own.
+/// Digest of what a clique's pods are made from, with the set's priority class in place of the clique's own, and with the defaults that
+/// admission states: a set that is stored with them after it was stored without is the same set.
 fn template_hash(clique: &PodCliqueTemplateSpec, priority_class: Option<&str>) -> TemplateHash {
     let mut spec = serde_json::to_value(&clique.spec.pod_spec).unwrap_or_default();
     if let Some(spec) = spec.as_object_mut() {
+        complete_pod_spec(spec);
         spec.insert("priorityClassName".to_owned(), json!(priority_class));
     }
     let pods = json!({"labels": clique.labels, "annotations": clique.annotations, "spec": spec});
     TemplateHash::of(&canonical::text(&pods))
 }
 
-/// A PodClique and a scaling group of the same name would share objects: their autoscalers, and their pods' names.
-fn check_names(template: &SetTemplate) -> Result<(), Invalid> {
-    for group in template.groups() {
-        let same = template
-            .standalone()
-            .find(|clique| clique.name.as_str() == group.name.as_str());
-        if let Some(clique) = same.filter(|clique| clique.autoscaled && group.autoscaled) {
-            return Err(Invalid::SameName {
-                clique: clique.name.to_string(),
-                group: group.name.to_string(),
-                name: format!("<set>-<replica>-{}", group.name),
-            });
-        }
-    }
-    Ok(())
+/// A number that the rules have found to be 0 or more.
+fn count(value: i32) -> u32 {
+    u32::try_from(value).unwrap_or(0)
 }
 
-fn named(field: String, source: NameError) -> Invalid {
-    Invalid::Name { field, source }
-}
-
-fn number(field: &str, value: i64) -> Result<u32, Invalid> {
-    u32::try_from(value).map_err(|_| Invalid::Number {
-        field: field.to_owned(),
-        value,
-        rule: "0 or more",
-    })
-}
-
-fn positive(field: &str, value: i64) -> Result<NonZeroU32, Invalid> {
-    let number = u32::try_from(value).ok().and_then(NonZeroU32::new);
-    number.ok_or_else(|| Invalid::Number {
-        field: field.to_owned(),
-        value,
-        rule: "1 or more",
-    })
-}
-
-fn check_minimum(field: &str, minimum: i32, replicas: u32) -> Result<(), Invalid> {
-    if u32::try_from(minimum).is_ok_and(|minimum| minimum > replicas) {
-        return Err(Invalid::Number {
-            field: format!("{field}.minAvailable"),
-            value: minimum.into(),
-            rule: "at most replicas",
-        });
-    }
-    Ok(())
+/// A minimum, which is 1 or more wherever it comes from.
+fn positive(value: i32) -> NonZeroU32 {
+    NonZeroU32::new(count(value)).unwrap_or(NonZeroU32::MIN)
 }
 
 #[cfg(test)]
@@ -352,27 +268,46 @@ mod tests {
         Validated::new(Arc::new(object)).unwrap_err().to_string()
     }
 
+    /// The rules have tests of their own; this is that they are asked.
     #[test]
     fn what_cannot_be_planned_is_named_by_field_value_and_rule() {
         assert_eq!(
             refused("name: pleader\n", "name: p.leader\n"),
-            "spec.template.cliques[1].name: name \"p.leader\" may only hold lowercase letters, digits and '-'"
+            "[spec.template.cliques[1].name: Invalid value: \"p.leader\": may only hold lowercase letters, digits and '-', \
+             spec.template.podCliqueScalingGroups[0].cliqueNames[0]: Not found: \"pleader\": names no clique of the template: \
+             name one of spec.template.cliques]"
         );
         assert_eq!(
             refused("replicas: 1\n", "replicas: -1\n"),
-            "spec.replicas: -1 must be 0 or more"
+            "spec.replicas: Invalid value: -1: must be 0 or more"
         );
+        // The schema's rule, where the schema was not asked.
         assert_eq!(
-            refused("replicas: 2\n", "replicas: 2\n        minAvailable: 3\n"),
-            "spec.template.cliques[0].spec.minAvailable: 3 must be at most replicas"
+            refused("name: frontend\n", "name: pleader\n"),
+            "spec.template: clique pleader is defined twice"
         );
-        assert_eq!(
-            refused(
-                "cliqueNames: [pleader, pworker]",
-                "cliqueNames: [pleader, gone]"
-            ),
-            "spec.template: scaling group prefill lists clique gone, which the template does not define"
+    }
+
+    #[test]
+    fn what_admission_states_is_no_change() {
+        let mut object: serde_json::Value = serde_saphyr::from_str(MN).unwrap();
+        let pods = &mut object["spec"]["template"]["cliques"][0]["spec"]["podSpec"];
+        pods["restartPolicy"] = json!("Always");
+        pods["terminationGracePeriodSeconds"] = json!(30);
+        let stated = serde_json::to_string(&object).unwrap();
+        assert_eq!(set(&stated).template.hash(), set(MN).template.hash());
+        let other = stated.replace(
+            "\"terminationGracePeriodSeconds\":30",
+            "\"terminationGracePeriodSeconds\":31",
         );
+        assert_ne!(set(&other).template.hash(), set(MN).template.hash());
+    }
+
+    #[test]
+    fn an_order_that_is_not_kept_is_not_read() {
+        let odd = "replicas: 2\n        startsAfter: [\"no name\", frontend]\n";
+        let template = set(&MN.replacen("replicas: 2\n", odd, 1)).template;
+        assert!(template.cliques()[0].starts_after.is_empty());
     }
 
     #[test]

@@ -435,7 +435,7 @@ spec:
     assert!(
         condition
             .message
-            .starts_with("spec.template.cliques[0].name: name \"w.x\" may only hold"),
+            .starts_with("spec.template.cliques[0].name: Invalid value: \"w.x\": may only hold"),
         "{}",
         condition.message
     );

@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops where it cannot go on")]
 
+mod admission;
 mod contention;
 mod gangs;
 mod gated;

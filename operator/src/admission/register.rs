@@ -1,0 +1,507 @@
+//! The two webhook configurations, and keeping them right.
+//!
+//! They ask about PodCliqueSets and nothing else, so that an operator that is away holds up no other object; and not about sets that
+//! are being deleted, so that it does not hold up their end either. An operator for some namespaces registers under a name of its own
+//! and for these namespaces.
+//!
+//! The leader writes them; the other replicas serve with the same certificate. A configuration is written when it differs: at the first
+//! start, after a change of the authority, or when somebody else has edited it. So a restart writes nothing, as long as the certificate
+//! outlives the process (`--tls-secret`, or files).
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::net::Ipv6Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use coppice_operator_api::{GROUP, VERSION};
+use coppice_runtime::crypto;
+use coppice_runtime::lease::Tenure;
+use coppice_runtime::telemetry::chain;
+use futures::StreamExt;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::admissionregistration::v1::{
+    MatchCondition, MutatingWebhook, MutatingWebhookConfiguration, RuleWithOperations,
+    ServiceReference, ValidatingWebhook, ValidatingWebhookConfiguration, WebhookClientConfig,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
+    LabelSelector, LabelSelectorRequirement, ObjectMeta,
+};
+use kube::api::{Api, Patch, PatchParams};
+use kube::core::ClusterResourceScope;
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Client, Resource};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::serve::{DEFAULTING_PATH, VALIDATING_PATH};
+use crate::apply::FIELD_MANAGER;
+
+/// Names of the webhooks inside the configurations, which refusals begin with. Upstream's.
+const DEFAULTING: &str = "pcs.defaulting.webhooks.grove.io";
+const VALIDATING: &str = "pcs.validating.webhooks.grove.io";
+/// As upstream: what cannot be checked is not stored, and the answer comes within this time.
+const FAILURE_POLICY: &str = "Fail";
+const TIMEOUT_SECONDS: i32 = 10;
+/// Between two tries to write.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// Where the API server finds the endpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Address {
+    /// Outside the cluster.
+    Url {
+        /// Host name or address.
+        host: String,
+        /// Port of the endpoint.
+        port: u16,
+    },
+    /// In the cluster.
+    Service {
+        /// Namespace of the Service.
+        namespace: String,
+        /// Its name.
+        name: String,
+        /// Its port.
+        port: u16,
+    },
+}
+
+impl Address {
+    /// Names and addresses that the certificate must be valid for.
+    pub(crate) fn names(&self) -> Vec<String> {
+        match self {
+            Self::Url { host, port: _ } => vec![host.clone()],
+            Self::Service {
+                namespace,
+                name,
+                port: _,
+            } => vec![
+                format!("{name}.{namespace}.svc"),
+                format!("{name}.{namespace}.svc.cluster.local"),
+            ],
+        }
+    }
+
+    fn client_config(&self, path: &str, authorities: Option<&str>) -> WebhookClientConfig {
+        let (url, service) = match self {
+            Self::Url { host, port } => {
+                let host = match host.parse::<Ipv6Addr>() {
+                    Ok(address) => format!("[{address}]"),
+                    Err(_) => host.clone(),
+                };
+                (Some(format!("https://{host}:{port}{path}")), None)
+            }
+            Self::Service {
+                namespace,
+                name,
+                port,
+            } => {
+                let service = ServiceReference {
+                    name: name.clone(),
+                    namespace: namespace.clone(),
+                    path: Some(path.to_owned()),
+                    port: Some(i32::from(*port)),
+                };
+                (None, Some(service))
+            }
+        };
+        WebhookClientConfig {
+            ca_bundle: authorities.map(|pem| ByteString(pem.as_bytes().to_vec())),
+            service,
+            url,
+        }
+    }
+}
+
+/// What is registered.
+#[derive(Debug, Clone)]
+pub(crate) struct Registration {
+    /// Where the endpoint is.
+    pub(crate) address: Address,
+    /// Namespaces that the operator works in; empty means all.
+    pub(crate) namespaces: Vec<String>,
+    /// What the API server should trust, as PEM; nothing where somebody else puts that into the configurations.
+    pub(crate) authorities: watch::Receiver<Option<Arc<str>>>,
+}
+
+/// Names of the configurations: upstream's for the whole cluster, with something behind them for an operator of some namespaces, so
+/// that several of these can live beside each other.
+pub(crate) fn names(namespaces: &[String]) -> [String; 2] {
+    let mut sorted = namespaces.to_vec();
+    sorted.sort();
+    let suffix = match sorted.as_slice() {
+        [] => String::new(),
+        [one] => format!("-{one}"),
+        many => {
+            let digest = crypto::hex(&crypto::sha256(&[many.join(",").as_bytes()]));
+            format!("-{}", &digest[..10])
+        }
+    };
+    [
+        "podcliqueset-defaulting-webhook",
+        "podcliqueset-validating-webhook",
+    ]
+    .map(|name| format!("{name}{suffix}"))
+}
+
+/// A configuration with one webhook of ours in it.
+trait Configuration:
+    Resource<DynamicType = (), Scope = ClusterResourceScope>
+    + Clone
+    + Debug
+    + Serialize
+    + DeserializeOwned
+    + Send
+    + Sync
+    + 'static
+{
+    fn wanted(registration: &Registration, authorities: Option<&str>) -> Self;
+
+    /// Whether the server holds our webhook as it should be. Webhooks of others in the same object are theirs.
+    fn holds(&self, wanted: &Self) -> bool;
+}
+
+impl Configuration for MutatingWebhookConfiguration {
+    fn wanted(registration: &Registration, authorities: Option<&str>) -> Self {
+        let [name, _] = names(&registration.namespaces);
+        let webhook = MutatingWebhook {
+            admission_review_versions: versions(),
+            client_config: registration
+                .address
+                .client_config(DEFAULTING_PATH, authorities),
+            failure_policy: Some(FAILURE_POLICY.to_owned()),
+            match_conditions: Some(conditions()),
+            match_policy: Some("Exact".to_owned()),
+            name: DEFAULTING.to_owned(),
+            namespace_selector: Some(selector(&registration.namespaces)),
+            object_selector: Some(LabelSelector::default()),
+            reinvocation_policy: Some("Never".to_owned()),
+            rules: Some(rules()),
+            side_effects: "None".to_owned(),
+            timeout_seconds: Some(TIMEOUT_SECONDS),
+        };
+        Self {
+            metadata: metadata(name),
+            webhooks: Some(vec![webhook]),
+        }
+    }
+
+    fn holds(&self, wanted: &Self) -> bool {
+        let find = |all: &Self| {
+            all.webhooks
+                .iter()
+                .flatten()
+                .find(|webhook| webhook.name == DEFAULTING)
+                .cloned()
+        };
+        let (Some(mut held), Some(wanted)) = (find(self), find(wanted)) else {
+            return false;
+        };
+        forget_foreign_bundle(&mut held.client_config, &wanted.client_config);
+        held == wanted
+    }
+}
+
+impl Configuration for ValidatingWebhookConfiguration {
+    fn wanted(registration: &Registration, authorities: Option<&str>) -> Self {
+        let [_, name] = names(&registration.namespaces);
+        let webhook = ValidatingWebhook {
+            admission_review_versions: versions(),
+            client_config: registration
+                .address
+                .client_config(VALIDATING_PATH, authorities),
+            failure_policy: Some(FAILURE_POLICY.to_owned()),
+            match_conditions: Some(conditions()),
+            match_policy: Some("Exact".to_owned()),
+            name: VALIDATING.to_owned(),
+            namespace_selector: Some(selector(&registration.namespaces)),
+            object_selector: Some(LabelSelector::default()),
+            rules: Some(rules()),
+            side_effects: "None".to_owned(),
+            timeout_seconds: Some(TIMEOUT_SECONDS),
+        };
+        Self {
+            metadata: metadata(name),
+            webhooks: Some(vec![webhook]),
+        }
+    }
+
+    fn holds(&self, wanted: &Self) -> bool {
+        let find = |all: &Self| {
+            all.webhooks
+                .iter()
+                .flatten()
+                .find(|webhook| webhook.name == VALIDATING)
+                .cloned()
+        };
+        let (Some(mut held), Some(wanted)) = (find(self), find(wanted)) else {
+            return false;
+        };
+        forget_foreign_bundle(&mut held.client_config, &wanted.client_config);
+        held == wanted
+    }
+}
+
+/// Where we bring no bundle, whoever brought the certificate brings it, and what is there is right.
+fn forget_foreign_bundle(held: &mut WebhookClientConfig, wanted: &WebhookClientConfig) {
+    if wanted.ca_bundle.is_none() {
+        held.ca_bundle = None;
+    }
+}
+
+fn metadata(name: String) -> ObjectMeta {
+    let labels = [
+        ("app.kubernetes.io/name", "coppice-operator"),
+        ("app.kubernetes.io/part-of", "coppice"),
+    ];
+    let labels: BTreeMap<String, String> = labels
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .into();
+    ObjectMeta {
+        name: Some(name),
+        labels: Some(labels),
+        ..ObjectMeta::default()
+    }
+}
+
+fn versions() -> Vec<String> {
+    vec!["v1".to_owned()]
+}
+
+/// PodCliqueSets themselves, not their `status` and `scale`.
+fn rules() -> Vec<RuleWithOperations> {
+    let list = |items: &[&str]| Some(items.iter().map(|&item| item.to_owned()).collect());
+    vec![RuleWithOperations {
+        api_groups: list(&[GROUP]),
+        api_versions: list(&[VERSION]),
+        operations: list(&["CREATE", "UPDATE"]),
+        resources: list(&["podcliquesets"]),
+        scope: Some("Namespaced".to_owned()),
+    }]
+}
+
+/// The finalizer of a set must come off also while nobody answers.
+fn conditions() -> Vec<MatchCondition> {
+    vec![MatchCondition {
+        expression: "!has(object.metadata.deletionTimestamp)".to_owned(),
+        name: "not-being-deleted".to_owned(),
+    }]
+}
+
+fn selector(namespaces: &[String]) -> LabelSelector {
+    if namespaces.is_empty() {
+        return LabelSelector::default();
+    }
+    let mut sorted = namespaces.to_vec();
+    sorted.sort();
+    LabelSelector {
+        match_expressions: Some(vec![LabelSelectorRequirement {
+            // The API server puts it on every namespace.
+            key: "kubernetes.io/metadata.name".to_owned(),
+            operator: "In".to_owned(),
+            values: Some(sorted),
+        }]),
+        match_labels: None,
+    }
+}
+
+/// Keeps both configurations right until `stop`. What cannot be written is logged and tried again.
+pub(crate) async fn keep(
+    client: Client,
+    registration: Registration,
+    tenure: Tenure,
+    stop: CancellationToken,
+) {
+    tokio::join!(
+        keep_one::<MutatingWebhookConfiguration>(
+            &client,
+            registration.clone(),
+            &tenure,
+            stop.clone()
+        ),
+        keep_one::<ValidatingWebhookConfiguration>(&client, registration, &tenure, stop),
+    );
+}
+
+async fn keep_one<K: Configuration>(
+    client: &Client,
+    mut registration: Registration,
+    tenure: &Tenure,
+    stop: CancellationToken,
+) {
+    let api: Api<K> = Api::all(client.clone());
+    let name = K::wanted(&registration, None)
+        .meta()
+        .name
+        .clone()
+        .unwrap_or_default();
+    let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
+    let events = watcher(api.clone(), config)
+        .default_backoff()
+        .take_until(stop.cancelled_owned());
+    let mut events = std::pin::pin!(events);
+    // `None` until the first list is complete; then what the server holds.
+    let mut held: Option<Option<K>> = None;
+    let mut listed: Option<K> = None;
+    let mut must_retry = false;
+    loop {
+        tokio::select! {
+            changed = registration.authorities.changed() => if changed.is_err() { return },
+            () = tokio::time::sleep(RETRY), if must_retry => {}
+            event = events.next() => match event {
+                None => return,
+                Some(Ok(watcher::Event::Init)) => listed = None,
+                Some(Ok(watcher::Event::InitApply(object))) => listed = Some(object),
+                Some(Ok(watcher::Event::InitDone)) => held = Some(listed.take()),
+                Some(Ok(watcher::Event::Apply(object))) => held = Some(Some(object)),
+                Some(Ok(watcher::Event::Delete(_))) => held = Some(None),
+                Some(Err(error)) => {
+                    warn!(name, error = %chain(&error), "cannot watch a webhook configuration");
+                    continue;
+                }
+            },
+        }
+        let Some(current) = &held else { continue };
+        let authorities = registration.authorities.borrow_and_update().clone();
+        let wanted = K::wanted(&registration, authorities.as_deref());
+        if current
+            .as_ref()
+            .is_some_and(|current| current.holds(&wanted))
+        {
+            must_retry = false;
+            continue;
+        }
+        if !tenure.is_current() {
+            return;
+        }
+        let params = PatchParams::apply(FIELD_MANAGER).force();
+        match api.patch(&name, &params, &Patch::Apply(&wanted)).await {
+            Ok(written) => {
+                info!(name, address = ?registration.address, "registered an admission webhook");
+                must_retry = false;
+                held = Some(Some(written));
+            }
+            Err(error) => {
+                warn!(name, error = %chain(&error), "cannot register an admission webhook");
+                must_retry = true;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn registration(address: Address, namespaces: &[&str]) -> Registration {
+        Registration {
+            address,
+            namespaces: namespaces.iter().map(|&name| name.to_owned()).collect(),
+            authorities: watch::channel(None).1,
+        }
+    }
+
+    fn by_url(host: &str) -> Address {
+        Address::Url {
+            host: host.to_owned(),
+            port: 9443,
+        }
+    }
+
+    fn by_service() -> Address {
+        Address::Service {
+            namespace: "system".to_owned(),
+            name: "op".to_owned(),
+            port: 443,
+        }
+    }
+
+    #[test]
+    fn the_configurations_are_upstreams_and_ask_about_sets_alone() {
+        let all = registration(by_service(), &[]);
+        let object =
+            serde_json::to_value(MutatingWebhookConfiguration::wanted(&all, Some("pem"))).unwrap();
+        assert_eq!(
+            object["metadata"]["name"],
+            "podcliqueset-defaulting-webhook"
+        );
+        let webhook = &object["webhooks"][0];
+        assert_eq!(webhook["name"], "pcs.defaulting.webhooks.grove.io");
+        assert_eq!(
+            webhook["rules"],
+            serde_json::json!([{"apiGroups": ["grove.io"], "apiVersions": ["v1alpha1"], "operations": ["CREATE", "UPDATE"],
+                "resources": ["podcliquesets"], "scope": "Namespaced"}])
+        );
+        assert_eq!(
+            webhook["clientConfig"],
+            serde_json::json!({"caBundle": "cGVt", "service": {"name": "op", "namespace": "system", "path": "/webhooks/default-podcliqueset", "port": 443}})
+        );
+        assert_eq!(
+            (&webhook["failurePolicy"], &webhook["timeoutSeconds"]),
+            (&"Fail".into(), &10.into())
+        );
+        let validating = ValidatingWebhookConfiguration::wanted(&all, None);
+        assert_eq!(
+            validating.metadata.name.as_deref(),
+            Some("podcliqueset-validating-webhook")
+        );
+    }
+
+    #[test]
+    fn an_operator_of_some_namespaces_asks_for_these_under_a_name_of_its_own() {
+        let some = registration(by_url("::1"), &["a"]);
+        let object =
+            serde_json::to_value(ValidatingWebhookConfiguration::wanted(&some, None)).unwrap();
+        assert_eq!(
+            object["metadata"]["name"],
+            "podcliqueset-validating-webhook-a"
+        );
+        assert_eq!(
+            object["webhooks"][0]["namespaceSelector"]["matchExpressions"][0]["values"],
+            serde_json::json!(["a"])
+        );
+        assert_eq!(
+            object["webhooks"][0]["clientConfig"]["url"],
+            "https://[::1]:9443/webhooks/validate-podcliqueset"
+        );
+        let of = |names_of: &[&str]| {
+            names(
+                &names_of
+                    .iter()
+                    .map(|&name| name.to_owned())
+                    .collect::<Vec<_>>(),
+            )
+        };
+        assert_eq!(of(&["a", "b"]), of(&["b", "a"]));
+        assert_ne!(of(&["a", "b"]), of(&["a", "c"]));
+        assert_eq!(
+            of(&["a", "b"])[0].len(),
+            "podcliqueset-defaulting-webhook-".len() + 10
+        );
+    }
+
+    #[test]
+    fn a_configuration_that_differs_is_not_held_and_what_others_bring_is_left_alone() {
+        let here = registration(by_url("localhost"), &[]);
+        let wanted = ValidatingWebhookConfiguration::wanted(&here, Some("pem"));
+        assert!(wanted.holds(&wanted));
+        let elsewhere = registration(by_url("example"), &[]);
+        assert!(!ValidatingWebhookConfiguration::wanted(&elsewhere, Some("pem")).holds(&wanted));
+        assert!(!ValidatingWebhookConfiguration::wanted(&here, Some("old")).holds(&wanted));
+        let without = ValidatingWebhookConfiguration::wanted(&here, None);
+        assert!(wanted.holds(&without), "somebody else brought the bundle");
+        let mut softened = wanted.clone();
+        softened.webhooks.as_mut().unwrap()[0].failure_policy = Some("Ignore".to_owned());
+        assert!(!softened.holds(&wanted));
+        let mut shared = wanted.clone();
+        let mut other = shared.webhooks.as_ref().unwrap()[0].clone();
+        other.name = "other.example.com".to_owned();
+        shared.webhooks.as_mut().unwrap().insert(0, other);
+        assert!(shared.holds(&wanted));
+        assert!(!ValidatingWebhookConfiguration::default().holds(&wanted));
+    }
+}
