@@ -213,4 +213,58 @@ mod tests {
         assert!(near(histogram.share_at_or_below(1.5), 0.7));
         assert!(near(histogram.share_at_or_below(100.0), 0.9));
     }
+
+    use proptest::prelude::*;
+
+    /// Rising bounds with any number of observations in each bucket, and some above the last.
+    fn histogram() -> impl Strategy<Value = WindowHistogram> {
+        let bounds = proptest::collection::btree_map(0_u32..1000, 0_u32..50, 1..12);
+        (bounds, 0_u32..20).prop_map(|(buckets, above)| {
+            let mut count = 0.0;
+            let buckets: Vec<(f64, f64)> = buckets
+                .into_iter()
+                .map(|(bound, inside)| {
+                    count += f64::from(inside);
+                    (f64::from(bound) / 100.0, count)
+                })
+                .collect();
+            let count = count + f64::from(above);
+            WindowHistogram::new(buckets, count, count * 2.0)
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn quantiles_rise_and_stay_within_the_bounds(histogram in histogram(), mut shares in proptest::collection::vec(0.0..=1.0_f64, 2..6)) {
+            shares.sort_by(f64::total_cmp);
+            let quantiles: Vec<_> = shares.iter().filter_map(|share| histogram.quantile(*share)).collect();
+            prop_assert!(quantiles.len() == shares.len() || histogram.count() <= 0.0);
+            prop_assert!(quantiles.windows(2).all(|pair| pair[0] <= pair[1] + 1e-12), "{:?}", quantiles);
+            let last = histogram.buckets().last().unwrap().0;
+            prop_assert!(quantiles.iter().all(|value| (0.0..=last).contains(value)));
+        }
+
+        #[test]
+        fn merging_keeps_counts_and_does_not_depend_on_the_order(one in histogram(), other in histogram()) {
+            let (mut ab, mut ba) = (one.clone(), other.clone());
+            ab.merge(&other);
+            ba.merge(&one);
+            prop_assert!(near(Some(ab.count()), one.count() + other.count()));
+            prop_assert_eq!(ab.buckets().len(), ba.buckets().len());
+            for ((bound, count), (same_bound, same_count)) in ab.buckets().iter().zip(ba.buckets()) {
+                prop_assert!(near(Some(*bound), *same_bound) && (count - same_count).abs() < 1e-6);
+                prop_assert!((count - one.at_or_below(*bound) - other.at_or_below(*bound)).abs() < 1e-6);
+            }
+        }
+
+        #[test]
+        fn attainment_and_quantile_are_inverse(histogram in histogram(), share in 0.01..=0.99_f64) {
+            if let Some(value) = histogram.quantile(share) {
+                let last = histogram.buckets().last().unwrap().0;
+                if value < last {
+                    prop_assert!(histogram.share_at_or_below(value).unwrap() >= share - 1e-9);
+                }
+            }
+        }
+    }
 }

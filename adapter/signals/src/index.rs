@@ -327,6 +327,11 @@ impl Index {
         promoted
     }
 
+    /// How many endpoints are not scraped, because there are too many.
+    pub(crate) const fn over_limit(&self) -> usize {
+        self.over_limit
+    }
+
     /// Changes whenever an endpoint comes, goes or changes.
     pub(crate) const fn version(&self) -> u64 {
         self.version

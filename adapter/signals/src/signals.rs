@@ -9,7 +9,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::warn;
+use tracing::{debug, warn};
 
 use crate::answer::Evaluation;
 use crate::buffers::Buffers;
@@ -434,6 +434,15 @@ impl Inner {
                 }
                 (true, None) => never += 1,
             }
+        }
+        let over_limit = self.index.read().over_limit();
+        if over_limit > 0 {
+            self.metrics.count_limit("limits.targets");
+            debug!(
+                over_limit,
+                limit = self.settings.limits.targets,
+                "endpoints are not scraped: too many"
+            );
         }
         self.metrics.set_endpoints([fresh, stale, never, not_ready]);
         self.metrics
