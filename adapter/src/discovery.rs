@@ -66,7 +66,7 @@ impl Discovery {
         let resources: Vec<_> = names
             .iter()
             .map(|name| {
-                json!({"name": name, "singularName": "", "namespaced": true, "kind": "ExternalMetricValueList", "verbs": ["get"]})
+                json!({"name": name, "singularName": "", "namespaced": true, "kind": kind_of(name), "verbs": ["get"]})
             })
             .collect();
         Self {
@@ -130,7 +130,7 @@ impl Aggregated {
             .map(|name| {
                 json!({
                     "resource": name, "scope": "Namespaced", "singularResource": "", "verbs": ["get"],
-                    "responseKind": {"group": GROUP, "version": VERSION, "kind": "ExternalMetricValueList"},
+                    "responseKind": {"group": GROUP, "version": VERSION, "kind": kind_of(name)},
                 })
             })
             .collect();
@@ -179,6 +179,21 @@ impl Aggregated {
     }
 }
 
+/// The kind under which a metric is listed, such as `CoppiceRequestsWaiting`.
+///
+/// kubectl goes from the resource to its kind and from there back to a resource. Were all metrics of the kind that is answered
+/// (`ExternalMetricValueList`), `kubectl get` of any of them would show the one that is listed last. Autoscalers ask by name and never
+/// look a kind up.
+fn kind_of(name: &str) -> String {
+    let mut kind = String::with_capacity(name.len());
+    for word in name.split(['_', ':', '-', '.']) {
+        let mut letters = word.chars();
+        kind.extend(letters.next().map(|first| first.to_ascii_uppercase()));
+        kind.extend(letters);
+    }
+    kind
+}
+
 fn with_kind(kind: &str, mut value: Value) -> Value {
     value["kind"] = json!(kind);
     value["apiVersion"] = json!("v1");
@@ -187,6 +202,8 @@ fn with_kind(kind: &str, mut value: Value) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use axum::http::header::ACCEPT;
     use http_body_util::BodyExt;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::{APIGroup, APIGroupList, APIResourceList};
@@ -234,12 +251,18 @@ mod tests {
             names.contains(&"coppice_requests_waiting")
                 && names.contains(&"coppice_wanted_replicas")
         );
+        let kinds: BTreeSet<_> = resources
+            .resources
+            .iter()
+            .map(|resource| &resource.kind)
+            .collect();
+        assert_eq!(
+            kinds.len(),
+            resources.resources.len(),
+            "kubectl tells metrics apart by kind"
+        );
         for resource in &resources.resources {
-            assert!(
-                resource.namespaced
-                    && resource.kind == "ExternalMetricValueList"
-                    && resource.verbs == ["get"]
-            );
+            assert!(resource.namespaced && resource.verbs == ["get"]);
             assert_eq!(resource.name, resource.name.to_lowercase());
         }
     }
@@ -265,7 +288,7 @@ mod tests {
         assert!(
             resources
                 .iter()
-                .all(|resource| resource["responseKind"]["kind"] == "ExternalMetricValueList")
+                .all(|resource| resource["responseKind"]["kind"].is_string())
         );
 
         let mut again = headers;

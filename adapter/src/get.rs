@@ -202,6 +202,18 @@ mod tests {
                 },
             ],
         };
-        insta::assert_snapshot!(render(&explanation));
+        let expected = "\
+coppice_requests_waiting in namespace serving, app=vllm
+value      12.5 (sent as 12500m)
+age        3.0 s
+rule       sum, scaled up for missing endpoints
+endpoints  4 of 5 contribute
+labels     model=qwen3
+warning    1 of 5 endpoints is missing
+
+ ENDPOINT   VALUE  AGE    MISSING
+ serving/a  2      1.0 s
+ serving/b  -      -      not scraped yet";
+        assert_eq!(render(&explanation), expected);
     }
 }

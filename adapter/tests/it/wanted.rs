@@ -14,12 +14,20 @@ use crate::world::{BASE, LIMIT, SYSTEM, World, refusal};
 async fn the_record_is_served_while_the_scaler_is_alive() -> anyhow::Result<()> {
     let world = World::start().await?;
     let adapter = world.adapter().await?;
+    // Installed only now: an adapter in a cluster without the scaler works, and takes up policies when they come.
+    for crd in coppice_scaler_api::crds() {
+        coppice_testbed::apply(&world.client, &serde_json::to_string(&crd)?, SYSTEM).await?;
+    }
     let namespace = world.cluster.namespace("wanted").await?;
     let path = format!(
         "{BASE}/namespaces/{namespace}/coppice_wanted_replicas?labelSelector=policy%3Dqwen3%2Crole%3Ddecode"
     );
-    let (code, _) = refusal(world.raw(&path).await)?;
-    assert_eq!(code, 404, "there is no such policy");
+    wait::until(LIMIT, "that there is no such policy", || async {
+        let (code, message) = refusal(world.raw(&path).await)?;
+        ensure!(code == 404, "{code} {message}");
+        Ok::<_, anyhow::Error>(())
+    })
+    .await?;
 
     let policy = json!({
         "apiVersion": "autoscaling.coppice.dev/v1alpha1", "kind": "ScalingPolicy", "metadata": {"name": "qwen3"},

@@ -66,9 +66,6 @@ impl World {
             String::from_utf8_lossy(&manifests.stderr)
         );
         coppice_testbed::apply(&client, &String::from_utf8(manifests.stdout)?, SYSTEM).await?;
-        for crd in coppice_scaler_api::crds() {
-            coppice_testbed::apply(&client, &serde_json::to_string(&crd)?, SYSTEM).await?;
-        }
         Ok(Self { cluster, client })
     }
 
