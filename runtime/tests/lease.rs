@@ -1,4 +1,4 @@
-//! Leader election on the real API server: two and three candidates, a graceful end, a crash, a broken connection.
+//! Leader election on the real API server: two and three candidates, a graceful end, a crash, a broken connection, wrong clocks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +8,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use coppice_runtime::lease::{Elector, Ended, LeaseMetrics, Settings, Tenure, Timing};
 use coppice_testbed::{Profile, shared, wait};
-use k8s_openapi::api::coordination::v1::Lease;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use kube::api::{ObjectMeta, PostParams};
 use kube::client::ClientBuilder;
 use kube::{Api, Client, Config};
 use parking_lot::Mutex;
@@ -234,4 +237,98 @@ async fn three_candidates_survive_a_crash_and_a_cut_connection_without_two_leade
         }
     }
     Ok(())
+}
+
+/// A holder whose wall clock is an hour off, as another program or another library may write it.
+struct Foreign {
+    leases: Api<Lease>,
+    offset: SignedDuration,
+}
+
+impl Foreign {
+    const NAME: &str = "foreign";
+
+    fn spec(&self) -> LeaseSpec {
+        LeaseSpec {
+            holder_identity: Some(Self::NAME.to_owned()),
+            lease_duration_seconds: Some(3),
+            renew_time: Some(MicroTime(Timestamp::now() + self.offset)),
+            ..LeaseSpec::default()
+        }
+    }
+
+    async fn acquire(&self) -> anyhow::Result<()> {
+        let lease = Lease {
+            metadata: ObjectMeta {
+                name: Some("leader".to_owned()),
+                ..ObjectMeta::default()
+            },
+            spec: Some(self.spec()),
+        };
+        self.leases.create(&PostParams::default(), &lease).await?;
+        Ok(())
+    }
+
+    async fn renew(&self) -> anyhow::Result<()> {
+        let mut lease = self.leases.get("leader").await?;
+        ensure!(
+            lease
+                .spec
+                .as_ref()
+                .and_then(|spec| spec.holder_identity.as_deref())
+                == Some(Self::NAME),
+            "the lease was taken: {:?}",
+            lease.spec
+        );
+        lease.spec = Some(self.spec());
+        self.leases
+            .replace("leader", &PostParams::default(), &lease)
+            .await?;
+        Ok(())
+    }
+}
+
+/// What a record says about time is never compared with a local clock: a holder that renews keeps the lease, whatever it writes, and
+/// one that stops loses it, and not too early.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_holder_with_a_wrong_clock_keeps_the_lease_while_it_renews() -> anyhow::Result<()> {
+    coppice_runtime::crypto::install();
+    let cluster = shared(Profile::Plain).await?;
+    let with_offset = async |hours: i64| -> anyhow::Result<()> {
+        let namespace = cluster.namespace("lease-clock").await?;
+        let foreign = Foreign {
+            leases: Api::namespaced(cluster.client(), &namespace),
+            offset: SignedDuration::from_hours(hours),
+        };
+        foreign.acquire().await?;
+        let candidates = [Candidate::start(cluster.config(), &namespace, "a")?];
+        let last = Mutex::new(Instant::now());
+        wait::holds(LEASE_DURATION * 2, "the other one's tenure", || async {
+            let sent = Instant::now();
+            foreign.renew().await?;
+            *last.lock() = sent;
+            ensure!(!candidates[0].leads(), "two lead");
+            Ok::<_, anyhow::Error>(())
+        })
+        .await?;
+        let last = *last.lock();
+        let successor = leader(&candidates, &[]).await?;
+        let after = last.elapsed();
+        ensure!(
+            after >= LEASE_DURATION,
+            "taken over after {after:?} already"
+        );
+        ensure!(
+            after < LEASE_DURATION * 2,
+            "taken over only after {after:?}"
+        );
+        successor.draining.cancel();
+        for candidate in candidates {
+            assert_eq!(candidate.task.await?, Ended::InOrder);
+        }
+        Ok(())
+    };
+    let (behind, ahead) = tokio::join!(with_offset(-1), with_offset(1));
+    behind.context("an hour behind")?;
+    ahead.context("an hour ahead")
 }

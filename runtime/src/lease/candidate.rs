@@ -71,10 +71,11 @@ impl Candidate {
         if holder(&lease) != self.identity {
             self.renewed_at = None;
         }
-        let is_unchanged = self
-            .seen
-            .as_ref()
-            .is_some_and(|seen| seen.lease.spec == lease.spec);
+        // The version tells a renewal also where it writes the same as before, as a holder does whose wall clock stands still.
+        let is_unchanged = self.seen.as_ref().is_some_and(|seen| {
+            seen.lease.spec == lease.spec
+                && seen.lease.metadata.resource_version == lease.metadata.resource_version
+        });
         let changed_at = match &self.seen {
             Some(seen) if is_unchanged => seen.changed_at,
             _ => now,

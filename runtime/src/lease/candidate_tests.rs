@@ -68,6 +68,24 @@ fn another_candidate_waits_a_lease_duration_after_the_last_change_it_saw() {
 }
 
 #[test]
+fn a_renewal_counts_also_when_the_holders_wall_clock_stands_still() {
+    let (start, wall) = (Instant::now(), Timestamp::UNIX_EPOCH);
+    let (a, mut b) = (candidate("a"), candidate("b"));
+    let mut lease = written(a.step(start, wall));
+    for (version, at) in [("1", 0), ("2", 10)] {
+        lease.metadata.resource_version = Some(version.into());
+        b.observe(Some(lease.clone()), start + seconds(at));
+    }
+    let until = start + seconds(25);
+    let waits = Step::Wait {
+        holder: "a".into(),
+        until,
+    };
+    assert_eq!(b.step(until - Duration::from_millis(1), wall), waits);
+    assert!(matches!(b.step(until, wall), Step::Replace(_)));
+}
+
+#[test]
 fn renewing_keeps_the_time_of_acquisition_and_the_count_of_transitions() {
     let (start, wall) = (Instant::now(), Timestamp::UNIX_EPOCH);
     let later = wall + jiff::SignedDuration::from_secs(2);
@@ -153,7 +171,7 @@ impl Server {
     }
 }
 
-/// A process in the simulation: its monotonic clock runs at its own rate, its wall clock is off by hours.
+/// A process in the simulation: its monotonic clock runs at its own rate, its wall clock is off by hours and stands still.
 struct Process {
     candidate: Candidate,
     epoch: Instant,
@@ -161,6 +179,8 @@ struct Process {
     wall: Timestamp,
     /// True time, in milliseconds, of its next try.
     next: u64,
+    /// The last answer was a read, so the next request may be a write.
+    has_read: bool,
     request: Option<Request>,
 }
 
@@ -217,7 +237,12 @@ fn tick(server: &mut Server, processes: &mut [Process], now: u64, rng: &mut StdR
                 continue;
             };
             match answer {
-                Answer::Read(lease) => process.candidate.observe(lease.map(|lease| *lease), local),
+                Answer::Read(lease) => {
+                    process.candidate.observe(lease.map(|lease| *lease), local);
+                    process.has_read = true;
+                    process.next = now;
+                    continue;
+                }
                 Answer::Written(Some(lease)) => process.candidate.accepted(*lease, sent_at),
                 Answer::Written(None) => process.candidate.doubt(),
             }
@@ -227,19 +252,17 @@ fn tick(server: &mut Server, processes: &mut [Process], now: u64, rng: &mut StdR
         if now < process.next {
             continue;
         }
-        let asks = if process.candidate.needs_read(local) {
-            // The step follows the read in the same try; the pause between them is the network's.
-            match (
-                process.candidate.seen.is_some() && rng.random_bool(0.5),
-                process.candidate.step(local, process.wall),
-            ) {
-                (true, Step::Create(lease) | Step::Replace(lease)) => Ask::Write(lease),
-                _ => Ask::Read,
-            }
+        // A step follows a read in the same try; the pause between them is the network's.
+        let has_read = std::mem::take(&mut process.has_read);
+        let asks = if process.candidate.needs_read(local) && !has_read {
+            Ask::Read
         } else {
             match process.candidate.step(local, process.wall) {
                 Step::Create(lease) | Step::Replace(lease) => Ask::Write(lease),
-                Step::Wait { .. } => Ask::Read,
+                Step::Wait { .. } => {
+                    process.next = now + rng.random_range(2_000..4_400);
+                    continue;
+                }
             }
         };
         let slow = if rng.random_bool(0.1) { 20_000 } else { 400 };
@@ -282,6 +305,7 @@ fn two_never_lead_at_once_under_skewed_clocks_slow_requests_and_lost_answers() {
                 wall: Timestamp::UNIX_EPOCH
                     + jiff::SignedDuration::from_secs(rng.random_range(0..100_000)),
                 next: rng.random_range(0..2_000),
+                has_read: false,
                 request: None,
             })
             .collect();
