@@ -1,5 +1,6 @@
 //! The administrative endpoint of a program: `/metrics`, `/healthz`, `/livez`, `/readyz`, on plain HTTP.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -8,9 +9,11 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::registry::Registry;
 
 use crate::health::{self, Readiness, Reasons};
+use crate::process;
 
 /// Where the administrative endpoint listens.
 #[derive(Debug, Clone, clap::Args)]
@@ -25,7 +28,7 @@ pub struct AdminArgs {
     pub admin_address: SocketAddr,
 }
 
-/// Serves the registry's metrics and the health paths; merge it with the program's own plain-HTTP routes.
+/// Serves the registry's metrics, those of the process, and the health paths; merge it with the program's own plain-HTTP routes.
 pub fn router(registry: Arc<Registry>, readiness: Readiness) -> Router {
     Router::new()
         .route("/metrics", get(metrics))
@@ -33,10 +36,23 @@ pub fn router(registry: Arc<Registry>, readiness: Readiness) -> Router {
         .merge(health::router(readiness, Reasons::Shown))
 }
 
-async fn metrics(State(registry): State<Arc<Registry>>) -> Response {
+/// What `/metrics` answers: the registry's metrics and those of the process, as OpenMetrics text.
+///
+/// # Errors
+/// A metric refuses to be written.
+pub fn exposition(registry: &Registry) -> Result<String, fmt::Error> {
+    let mut of_process = Registry::default();
+    process::register(&mut of_process);
     let mut text = String::new();
-    match prometheus_client::encoding::text::encode(&mut text, &registry) {
-        Ok(()) => {
+    encode_registry(&mut text, registry)?;
+    encode_registry(&mut text, &of_process)?;
+    encode_eof(&mut text)?;
+    Ok(text)
+}
+
+async fn metrics(State(registry): State<Arc<Registry>>) -> Response {
+    match exposition(&registry) {
+        Ok(text) => {
             let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
             ([(header::CONTENT_TYPE, kind)], text).into_response()
         }
@@ -73,6 +89,7 @@ mod tests {
         let body = response.into_body().collect().await.unwrap().to_bytes();
         let text = std::str::from_utf8(&body).unwrap();
         assert!(text.contains("decisions_total 1\n"), "{text}");
+        assert!(text.contains("process_resident_memory_bytes"), "{text}");
         assert!(text.ends_with("# EOF\n"), "{text}");
     }
 }

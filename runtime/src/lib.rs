@@ -11,6 +11,7 @@ pub mod client;
 pub mod crypto;
 pub mod health;
 pub mod lease;
+mod process;
 pub mod server;
 pub mod settings;
 pub mod shutdown;
