@@ -149,10 +149,14 @@ struct View<'a> {
 }
 
 impl<'a> View<'a> {
+    /// Something is bound, or is being bound: the scheduler tells of a group before it tells of the last of its pods.
     fn runs(&self) -> bool {
-        self.seats
-            .iter()
-            .any(|seat| seat.active().any(|pod| pod.scheduled))
+        self.seats.iter().any(|seat| {
+            seat.active().any(|pod| {
+                let floor = pod.lane.filter(|lane| lane.floor);
+                pod.scheduled || floor.is_some_and(|lane| self.is_placed(lane.round))
+            })
+        })
     }
 
     fn existing(&self, clique: &CliqueId, round: u32, floor: bool) -> Option<Existing> {
@@ -775,6 +779,17 @@ mod tests {
                 .flat_map(|clique| &clique.pods)
                 .all(|pod| pod.scheduled)
         );
+    }
+
+    #[test]
+    fn pods_of_a_group_that_is_being_bound_are_left_alone() {
+        let mut world = World::new();
+        world.pass();
+        for group in world.groups.existing.values_mut() {
+            group.placed = true;
+        }
+        let rounds = world.pass();
+        assert_eq!((rounds.restart.len(), rounds.lanes.len()), (0, 0));
     }
 
     #[test]

@@ -278,7 +278,7 @@ proptest! {
         let plan = schedule(&snapshot(&nodes), &waiting, now, settings);
         prop_assert_eq!(&plan, &schedule(&snapshot(&nodes), &waiting, now, settings));
 
-        let mut left = nodes.clone();
+        let (mut left, mut left_by_floors) = (nodes.clone(), nodes.clone());
         let mut seen = BTreeSet::new();
         for (position, placement) in &plan.placements {
             prop_assert!(seen.insert(*position));
@@ -286,11 +286,16 @@ proptest! {
             apply(&mut left, groups, &placement.bindings);
             let floor: usize = groups.iter().map(|group| group.floor as usize).sum();
             prop_assert!(placement.bindings.len() >= floor, "a gang was torn");
+            apply(&mut left_by_floors, groups, &placement.bindings[..floor]);
         }
         for (position, _) in &plan.refusals {
             prop_assert!(seen.insert(*position));
             if plan.claim.is_none() {
                 prop_assert!(!is_possible(&left, &gangs[*position].0, gangs[*position].1), "room stands idle");
+                if gangs.iter().all(|gang| gang.2 == gangs[0].2) {
+                    let is_possible = is_possible(&left_by_floors, &gangs[*position].0, gangs[*position].1);
+                    prop_assert!(!is_possible, "pods above a floor took the room of a floor");
+                }
             }
         }
         prop_assert_eq!(seen.len(), waiting.len());
@@ -490,6 +495,50 @@ fn small_gangs_cannot_starve_a_large_one() {
         }
     }
     panic!("the large gang was never placed");
+}
+
+/// Seven pods' room, as in a service whose base gang needs three and has ten, with two more gangs of two.
+#[test]
+fn floors_come_before_pods_above_a_floor() {
+    let base = TestGroup {
+        above: 7,
+        ..of(3, 0, 1)
+    };
+    let waiting = [
+        wait("base", &[base], 0),
+        wait("scaled-1", &[of(2, 0, 1)], 1),
+        wait("scaled-2", &[of(2, 0, 1)], 2),
+    ];
+    let counts = |gpus: i64, priorities: [i32; 3]| {
+        let mut waiting = waiting.clone();
+        for (waiting, priority) in waiting.iter_mut().zip(priorities) {
+            waiting.priority = priority;
+        }
+        let plan = schedule(
+            &snapshot(&[plain(0, gpus)]),
+            &waiting,
+            at(5),
+            patience(1000),
+        );
+        let mut counts = [0; 3];
+        for (position, placement) in plan.placements {
+            counts[position] = placement.bindings.len();
+        }
+        counts
+    };
+    assert_eq!(
+        counts(4, [0; 3]),
+        [4, 0, 0],
+        "room that no floor can use is used"
+    );
+    assert_eq!(counts(5, [0; 3]), [3, 2, 0]);
+    assert_eq!(counts(7, [0; 3]), [3, 2, 2]);
+    assert_eq!(counts(9, [0; 3]), [5, 2, 2]);
+    assert_eq!(
+        counts(7, [1, 0, 0]),
+        [7, 0, 0],
+        "a higher priority comes first with all it has"
+    );
 }
 
 #[test]

@@ -42,17 +42,6 @@ impl Room {
         Some(self.rows[position])
     }
 
-    /// Takes the room of an assignment that was made elsewhere.
-    pub(super) fn take_all(&mut self, table: &Table<'_, '_>, assignment: &Assignment) {
-        for (class, rows) in assignment.iter().enumerate() {
-            for row in rows {
-                if let Ok(position) = self.rows.binary_search(row) {
-                    self.subtract(table, class, position);
-                }
-            }
-        }
-    }
-
     fn subtract(&mut self, table: &Table<'_, '_>, class: usize, position: usize) {
         for (free, amount) in self.free[position]
             .iter_mut()

@@ -34,6 +34,15 @@ pub struct Group {
     pub floor: u32,
 }
 
+impl Gang {
+    /// Whether the gang has pods beyond what must be placed.
+    pub(super) fn has_pods_above(&self) -> bool {
+        self.groups
+            .iter()
+            .any(|group| group.pods.len() as u64 > u64::from(group.floor))
+    }
+}
+
 /// The domain that the pods of a gang share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topology {
@@ -68,7 +77,7 @@ pub struct Binding {
 }
 
 /// Mixtures and nodes that are tried for one gang before it is given up: some tens of milliseconds.
-const EFFORT: u64 = 100_000;
+pub(super) const EFFORT: u64 = 100_000;
 
 /// Finds nodes for the whole floor of a gang, then for what it has above.
 ///
@@ -78,59 +87,95 @@ const EFFORT: u64 = 100_000;
 /// # Errors
 /// What stands in the way in each domain. Every reason but [`Reason::GaveUp`] is a proof.
 pub fn place(snapshot: &Snapshot, gang: &Gang) -> Result<Placement, Unplaceable> {
-    place_within(snapshot, gang, EFFORT)
+    let mut placement = place_floor(snapshot, gang, EFFORT)?;
+    if gang.has_pods_above() {
+        let mut left = snapshot.clone();
+        occupy(&mut left, gang, &placement.bindings);
+        place_above(&left, gang, &mut placement);
+    }
+    Ok(placement)
 }
 
-/// As [`place`], with the effort that may be spent on proofs.
-pub(super) fn place_within(
+/// Takes the room of bindings.
+pub(super) fn occupy(snapshot: &mut Snapshot, gang: &Gang, bindings: &[Binding]) {
+    for binding in bindings {
+        snapshot.occupy(&binding.node, &gang.groups[binding.group].needs);
+    }
+}
+
+/// Finds nodes for the floor alone, with the effort that may be spent on proofs.
+pub(super) fn place_floor(
     snapshot: &Snapshot,
     gang: &Gang,
     mut effort: u64,
 ) -> Result<Placement, Unplaceable> {
     let table = Table::new(snapshot, gang);
-    let all: Vec<usize> = (0..table.rows.len()).collect();
+    let everywhere = Domain {
+        name: None,
+        rows: (0..table.rows.len()).collect(),
+    };
     let refuse = |domains| {
         Err(Unplaceable {
             gang: gang.name.clone(),
             domains,
         })
     };
-    if let Some(reason) = incomplete(gang) {
-        return refuse(vec![DomainReason {
+    let for_all = |reason| {
+        vec![DomainReason {
             domain: None,
-            nodes: all.len(),
+            nodes: table.rows.len(),
             reason,
-        }]);
-    }
-    let everywhere = Domain {
-        name: None,
-        rows: all,
+        }]
     };
+    if let Some(reason) = incomplete(gang) {
+        return refuse(for_all(reason));
+    }
     let Some(topology) = &gang.topology else {
         return place_in(&table, gang, vec![everywhere], &mut effort).or_else(refuse);
     };
     let domains = domains(&table, topology);
     let narrow = if domains.is_empty() {
-        let reason = Reason::NoDomain {
+        Err(for_all(Reason::NoDomain {
             key: topology.key.clone(),
             value: topology.within.clone(),
-        };
-        Err(vec![DomainReason {
-            domain: None,
-            nodes: everywhere.rows.len(),
-            reason,
-        }])
+        }))
     } else {
         place_in(&table, gang, domains, &mut effort)
     };
     match narrow {
-        Ok(mut placement) if !topology.required => {
-            spread_left_out(&table, gang, &mut placement);
-            Ok(placement)
-        }
         Ok(placement) => Ok(placement),
         Err(domains) if topology.required => refuse(domains),
         Err(_) => place_in(&table, gang, vec![everywhere], &mut effort).or_else(refuse),
+    }
+}
+
+/// Adds the pods above the floor for which `snapshot`, where the floor has its room already, has room too.
+pub(super) fn place_above(snapshot: &Snapshot, gang: &Gang, placement: &mut Placement) {
+    let table = Table::new(snapshot, gang);
+    let everywhere: Vec<usize> = (0..table.rows.len()).collect();
+    let (mut near, mut far) = match (&gang.topology, &placement.domain) {
+        (Some(topology), Some(domain)) => {
+            let is_near =
+                |row: &usize| table.rows[*row].node.shape.labels.get(&topology.key) == Some(domain);
+            let (near, far): (Vec<usize>, Vec<usize>) = everywhere.into_iter().partition(is_near);
+            (
+                Room::new(&table, &near),
+                (!topology.required).then(|| Room::new(&table, &far)),
+            )
+        }
+        (None | Some(_), _) => (Room::new(&table, &everywhere), None),
+    };
+    for (class, position) in table.classes_by_group() {
+        let group = &gang.groups[position];
+        for pod in group.pods.iter().skip(group.floor as usize) {
+            let row = near
+                .take(&table, class)
+                .or_else(|| far.as_mut()?.take(&table, class));
+            match row {
+                Some(row) => placement.bindings.push(binding(&table, pod, position, row)),
+                None => placement.left_out.push(pod.clone()),
+            }
+        }
     }
 }
 
@@ -204,19 +249,14 @@ fn place_in(
             });
             continue;
         }
-        let mut room = Room::new(table, &domain.rows);
-        match pack(table, &mut room) {
-            Some(assignment) => return Ok(finish(table, gang, domain.name, assignment, room)),
+        match pack(table, &mut Room::new(table, &domain.rows)) {
+            Some(assignment) => return Ok(finish(table, gang, domain.name, assignment)),
             None => hard.push(domain),
         }
     }
     for domain in hard {
         let reason = match search(table, &domain.rows, effort) {
-            Found::Place(assignment) => {
-                let mut room = Room::new(table, &domain.rows);
-                room.take_all(table, &assignment);
-                return Ok(finish(table, gang, domain.name, assignment, room));
-            }
+            Found::Place(assignment) => return Ok(finish(table, gang, domain.name, assignment)),
             Found::Nothing => Reason::NotTogether,
             Found::Unknown => Reason::GaveUp,
         };
@@ -291,41 +331,27 @@ fn obstacles(table: &Table<'_, '_>, class: usize, rows: &[usize]) -> BTreeMap<Ob
     obstacles
 }
 
-/// Turns the places of the floor into bindings and adds what else fits.
+/// Turns the places of the floor into bindings.
 fn finish(
     table: &Table<'_, '_>,
     gang: &Gang,
     domain: Option<String>,
     assignment: Assignment,
-    mut room: Room,
 ) -> Placement {
     let mut placement = Placement {
         domain,
         ..Placement::default()
     };
-    let mut nodes_of: Vec<_> = assignment.into_iter().map(Vec::into_iter).collect();
-    let mut class_of = vec![0; gang.groups.len()];
-    for (class, members) in table.classes.iter().enumerate() {
-        for &group in &members.groups {
-            class_of[group] = class;
-        }
-    }
-    for (position, group) in gang.groups.iter().enumerate() {
+    let mut rows_of: Vec<_> = assignment.into_iter().map(Vec::into_iter).collect();
+    for (class, position) in table.classes_by_group() {
+        let group = &gang.groups[position];
         let floor = group.pods.iter().take(group.floor as usize);
-        let rows = nodes_of[class_of[position]].by_ref();
+        let rows = rows_of[class].by_ref();
         placement.bindings.extend(
             floor
                 .zip(rows)
                 .map(|(pod, row)| binding(table, pod, position, row)),
         );
-    }
-    for (position, group) in gang.groups.iter().enumerate() {
-        for pod in group.pods.iter().skip(group.floor as usize) {
-            match room.take(table, class_of[position]) {
-                Some(row) => placement.bindings.push(binding(table, pod, position, row)),
-                None => placement.left_out.push(pod.clone()),
-            }
-        }
     }
     placement
 }
@@ -335,42 +361,6 @@ fn binding(table: &Table<'_, '_>, pod: &str, group: usize, row: usize) -> Bindin
         pod: pod.to_owned(),
         group,
         node: table.rows[row].node.shape.name.clone(),
-    }
-}
-
-/// Places pods above the floor outside the preferred domain.
-fn spread_left_out(table: &Table<'_, '_>, gang: &Gang, placement: &mut Placement) {
-    if placement.left_out.is_empty() {
-        return;
-    }
-    let all: Vec<usize> = (0..table.rows.len()).collect();
-    let mut room = Room::new(table, &all);
-    let class_of = |group: usize| {
-        table
-            .classes
-            .iter()
-            .position(|class| class.groups.contains(&group))
-            .unwrap_or(0)
-    };
-    let row_of: BTreeMap<&str, usize> = table
-        .rows
-        .iter()
-        .enumerate()
-        .map(|(position, row)| (row.node.shape.name.as_str(), position))
-        .collect();
-    let mut taken = vec![Vec::new(); table.classes.len()];
-    for binding in &placement.bindings {
-        taken[class_of(binding.group)].push(row_of[binding.node.as_str()]);
-    }
-    room.take_all(table, &taken);
-    let left_out: BTreeSet<String> = placement.left_out.drain(..).collect();
-    for (position, group) in gang.groups.iter().enumerate() {
-        for pod in group.pods.iter().filter(|pod| left_out.contains(*pod)) {
-            match room.take(table, class_of(position)) {
-                Some(row) => placement.bindings.push(binding(table, pod, position, row)),
-                None => placement.left_out.push(pod.clone()),
-            }
-        }
     }
 }
 
@@ -410,7 +400,7 @@ mod tests {
     }
 
     fn reason(snapshot: &Snapshot, gang: &Gang, effort: u64) -> Option<Reason> {
-        place_within(snapshot, gang, effort)
+        place_floor(snapshot, gang, effort)
             .err()
             .map(|refusal| refusal.domains[0].reason.clone())
     }

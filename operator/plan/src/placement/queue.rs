@@ -1,16 +1,18 @@
 //! Which of the gangs that wait gets room first.
 //!
-//! The rule: higher priority first, then who has waited longest, then the name. A gang that fits is placed even when
-//! an earlier one does not fit, so that no room stands idle. That could starve a large gang for ever, because small
+//! The rule: higher priority first, then who has waited longest, then the name. Pods above the floor come after the
+//! floors of all gangs of their priority. A gang that fits is placed even when an earlier one does not fit, so that no
+//! room stands idle. That could starve a large gang for ever, because small
 //! ones keep taking what becomes free. So the first gang in the order that has waited longer than
 //! [`Settings::patience`] *claims* nodes: those on which it needs the least to be vacated. Gangs behind it get nothing
 //! on them until it is placed. A gang that would not even fit on empty nodes claims nothing.
 
 use super::node::Snapshot;
-use super::place::{Gang, Group, Placement, place};
+use super::place::{EFFORT, Gang, Group, Placement, occupy, place_above, place_floor};
 use super::reason::{Reason, Unplaceable};
 use super::table::{Table, part};
 use jiff::{SignedDuration, Timestamp};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A gang that waits for nodes.
@@ -74,8 +76,16 @@ pub fn schedule(
     let mut left = snapshot.clone();
     let mut refused: BTreeMap<Signature<'_>, usize> = BTreeMap::new();
     let mut schedule = Schedule::default();
+    let mut above = Vec::new();
     for position in order {
-        let Waiting { gang, since, .. } = &waiting[position];
+        let Waiting {
+            gang,
+            since,
+            priority,
+        } = &waiting[position];
+        place_all_above(&mut left, waiting, &mut above, &mut schedule, |of| {
+            of > *priority
+        });
         let signature = Signature::of(gang);
         // Room only shrinks from here on, so what was refused once stays refused.
         let attempt = match refused.get(&signature) {
@@ -84,12 +94,13 @@ pub fn schedule(
                 &waiting[schedule.refusals[earlier].0].gang,
                 gang,
             )),
-            None => place(&left, gang),
+            None => place_floor(&left, gang, EFFORT),
         };
         match attempt {
             Ok(placement) => {
-                for binding in &placement.bindings {
-                    left.occupy(&binding.node, &gang.groups[binding.group].needs);
+                occupy(&mut left, gang, &placement.bindings);
+                if gang.has_pods_above() {
+                    above.push(schedule.placements.len());
                 }
                 schedule.placements.push((position, placement));
             }
@@ -108,8 +119,30 @@ pub fn schedule(
             }
         }
     }
+    place_all_above(&mut left, waiting, &mut above, &mut schedule, |_| true);
     schedule.recheck_at = recheck_at(&schedule, waiting, now, settings);
     schedule
+}
+
+/// Adds the pods above the floor of gangs whose priority is `due`, and takes these gangs off the list.
+fn place_all_above(
+    left: &mut Snapshot,
+    waiting: &[Waiting],
+    above: &mut Vec<usize>,
+    schedule: &mut Schedule,
+    due: impl Fn(i32) -> bool,
+) {
+    above.retain(|&number| {
+        let (position, placement) = &mut schedule.placements[number];
+        let Waiting { gang, priority, .. } = &waiting[*position];
+        if !due(*priority) {
+            return true;
+        }
+        let floor = placement.bindings.len();
+        place_above(left, gang, placement);
+        occupy(left, gang, &placement.bindings[floor..]);
+        false
+    });
 }
 
 fn has_patience_run_out(since: Timestamp, now: Timestamp, settings: Settings) -> bool {

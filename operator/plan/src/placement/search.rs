@@ -118,7 +118,7 @@ impl Search<'_, '_, '_> {
 
     /// The mixtures to try on the node at `position`, or nothing when no mixture can lead anywhere or effort is up.
     fn enter(&mut self, position: usize, remaining: Vec<u32>) -> Option<Level> {
-        self.effort = self.effort.checked_sub(1).unwrap_or_default();
+        self.effort = self.effort.saturating_sub(1);
         if self.effort == 0
             || !self.may_fit(position, &remaining)
             || self.failed.contains(&(position, remaining.clone()))

@@ -75,6 +75,20 @@ impl<'s, 'g> Table<'s, 'g> {
         table
     }
 
+    /// Each group's class and position, by position.
+    pub(super) fn classes_by_group(&self) -> Vec<(usize, usize)> {
+        let of_class = |(class, of): (usize, &Class<'g>)| {
+            of.groups
+                .iter()
+                .map(move |&group| (class, group))
+                .collect::<Vec<_>>()
+        };
+        let mut all: Vec<(usize, usize)> =
+            self.classes.iter().enumerate().flat_map(of_class).collect();
+        all.sort_by_key(|(_, group)| *group);
+        all
+    }
+
     pub(super) fn columns(&self) -> usize {
         self.resources.len() + 1
     }
