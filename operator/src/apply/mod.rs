@@ -319,6 +319,33 @@ impl Writer {
             .await
     }
 
+    /// Deletes a pod if it is still in the version that the decision was made about; otherwise that is a conflict, and the
+    /// decision has to be made anew. A pod that is gone counts as deleted.
+    pub(crate) async fn delete_unchanged_pod(
+        &self,
+        namespace: &str,
+        name: &str,
+        uid: &PodUid,
+        resource: u64,
+    ) -> Result<(), WriteError> {
+        let parameters = DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: Some(uid.as_str().to_owned()),
+                resource_version: Some(resource.to_string()),
+            }),
+            ..DeleteParams::default()
+        };
+        let request =
+            request::<k8s_openapi::api::core::v1::Pod>(namespace).delete(name, &parameters);
+        match self
+            .send::<Nothing>("delete", Kind::Pod, name, request)
+            .await
+        {
+            Ok(_) | Err(WriteError::Missing { .. }) => Ok(()),
+            Err(other) => Err(other),
+        }
+    }
+
     /// Deletes everything of a kind that the label selector matches.
     pub(crate) async fn delete_collection<K>(
         &self,

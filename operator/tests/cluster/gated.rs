@@ -1,15 +1,15 @@
 //! All or nothing by scheduling gates, on a cluster that knows no gangs.
 
 use anyhow::{Context, Result, ensure};
-use coppice_operator_api::PodGang;
 use coppice_operator_api::names::SCHEDULING_GATE;
+use coppice_operator_api::{PodGang, labels};
 use coppice_testbed::{Profile, wait};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
-use crate::support::{LIMIT, Workload, World, get, is_ready, node, nodes, open_nodes};
+use crate::support::{LIMIT, Workload, World, get, is_ready, label, node, nodes, open_nodes};
 use crate::{contention, gangs};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -35,6 +35,38 @@ async fn gated_a_component_goes_idle_and_wakes_without_disturbing_the_rest() -> 
 #[tokio::test(flavor = "multi_thread")]
 async fn gated_a_hundred_gangs_compete_for_room_for_sixty() -> Result<()> {
     contention::compete(Profile::Plain, "gated-room").await
+}
+
+/// GS7: room for two more pods goes to the floor of the second group replica, not to pods above the floor of the first gang.
+#[tokio::test(flavor = "multi_thread")]
+async fn gated_floors_come_before_pods_above_a_floor() -> Result<()> {
+    let world = World::new(Profile::Plain, "gated-gs7", &[]).await?;
+    let _nodes = nodes(world.cluster, "gated-gs7", 10).await?;
+    open_nodes(&world.client, "gated-gs7", 3).await?;
+    world.apply(&Workload::TWO.yaml("gated-gs7")).await?;
+    world.expect_pods_for_good(3, 7).await?;
+    open_nodes(&world.client, "gated-gs7", 5).await?;
+    world.expect_pods_for_good(5, 5).await?;
+    let active = world.active().await?;
+    let mut cliques: Vec<&str> = active
+        .iter()
+        .filter(|pod| node(pod).is_some())
+        .map(|pod| label(pod, labels::CLIQUE))
+        .collect();
+    cliques.sort_unstable();
+    let of = |replica: u32, clique: &str| format!("workload-0-sg-x-{replica}-{clique}");
+    assert_eq!(
+        cliques,
+        [
+            "workload-0-pc-a",
+            &of(0, "pc-b"),
+            &of(0, "pc-c"),
+            &of(1, "pc-b"),
+            &of(1, "pc-c")
+        ]
+    );
+    open_nodes(&world.client, "gated-gs7", 10).await?;
+    world.expect_pods(10, 0).await
 }
 
 /// A set of one clique with `pods` pods, which all are needed.

@@ -199,8 +199,14 @@ impl World {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
+    /// Applies a PodCliqueSet.
     pub(crate) async fn apply(&self, yaml: &str) -> Result<()> {
-        coppice_testbed::apply(&self.client, yaml, &self.namespace).await?;
+        let set: serde_json::Value = serde_saphyr::from_str(yaml).context("a manifest")?;
+        let name = set["metadata"]["name"].as_str().context("a name")?;
+        let parameters = PatchParams::apply("tests").force();
+        self.api::<PodCliqueSet>()
+            .patch(name, &parameters, &Patch::Apply(&set))
+            .await?;
         Ok(())
     }
 

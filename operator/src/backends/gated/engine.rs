@@ -208,7 +208,7 @@ impl Engine {
         });
         self.resting
             .retain(|key, _| self.ledger.gangs.contains_key(key));
-        self.ledger.note_whole();
+        self.ledger.settle();
         let (releases, next_due) = self.ledger.overdue(now, self.bind_timeout);
         for release in releases {
             self.release(release, now);
@@ -279,6 +279,33 @@ impl Engine {
             .into_iter()
             .flatten()
             .min()
+    }
+
+    async fn plan(&mut self, waiting: &Arc<Vec<Waiting>>, now: Timestamp) -> Schedule {
+        if waiting.is_empty() {
+            self.companion.metrics.gangs_planned(Duration::ZERO, 0);
+            return Schedule::default();
+        }
+        let (snapshot, settings) = (self.ledger.snapshot(), self.settings);
+        let (begin, waiting) = (Instant::now(), Arc::clone(waiting));
+        let count = waiting.len();
+        // Nothing can change meanwhile: this task alone reads the watches and makes promises.
+        let planned = tokio::task::spawn_blocking(move || {
+            placement::schedule(&snapshot, &waiting, now, settings)
+        })
+        .await;
+        let schedule = planned.unwrap_or_else(|error| {
+            tracing::error!(%error, "planning gangs ended badly");
+            let again = now.checked_add(SignedDuration::from_secs(1)).ok();
+            Schedule {
+                recheck_at: again,
+                ..Schedule::default()
+            }
+        });
+        self.companion
+            .metrics
+            .gangs_planned(begin.elapsed(), count - schedule.placements.len());
+        schedule
     }
 
     /// Gives pods their room and lets them go.

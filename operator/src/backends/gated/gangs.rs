@@ -35,20 +35,22 @@ pub(super) struct Release {
 pub(super) type Avoid = BTreeMap<Key, BTreeMap<String, Timestamp>>;
 
 impl Ledger {
-    /// Gangs in need of nodes. `avoid` has nodes that refused a gang lately.
+    /// Gangs in need of nodes, as of the last [`settle`](Self::settle). `avoid` has nodes that refused a gang lately.
     pub(super) fn queue(&self, avoid: &Avoid) -> Queue {
         let mut queue = Queue::default();
-        for (key, record) in &self.gangs {
-            let open: Vec<(&Key, &PodRecord)> = self.open_pods(key).collect();
-            if open.is_empty() {
+        for key in &self.open {
+            let Some(record) = self.gangs.get(key) else {
                 continue;
-            }
+            };
+            let open: Vec<(&Key, &PodRecord)> = self.open_pods(key).collect();
             // Others let their pods go first: room that is held for a pod which may not start yet is lost to everybody.
             let (free, theirs): (Vec<_>, Vec<_>) = open
                 .iter()
                 .copied()
                 .partition(|(_, pod)| foreign_gate(pod).is_none());
-            let groups = self.groups(key, record, &free);
+            let Some(groups) = self.groups(key, record, &free) else {
+                continue;
+            };
             let is_complete = groups
                 .iter()
                 .all(|group| group.pods.len() as u64 >= u64::from(group.floor));
@@ -146,20 +148,29 @@ impl Ledger {
             .all(|group| bound.get(&*group.name).copied().unwrap_or(0) >= group.floor())
     }
 
-    /// The gang's open pods for the planner, with what is still missing of each minimum.
-    fn groups(&self, key: &Key, record: &GangRecord, open: &[(&Key, &PodRecord)]) -> Vec<Group> {
-        let mut groups = Vec::new();
+    /// The gang's open pods for the planner: those that are missing of each minimum, or, once these are bound, the rest.
+    ///
+    /// Nothing while the floor is on its way. Pods above it wait that long because gangs that wait for this one become
+    /// ready to be placed at the same moment, and floors come first.
+    fn groups(
+        &self,
+        key: &Key,
+        record: &GangRecord,
+        open: &[(&Key, &PodRecord)],
+    ) -> Option<Vec<Group>> {
+        let mut groups: Vec<Group> = Vec::new();
+        let mut is_placed = true;
         for of in &record.spec.groups {
             let is_of = |pod: &PodRecord| {
                 pod.member
                     .as_ref()
                     .is_some_and(|member| *member.clique == *of.name)
             };
-            let placed = self.member_pods(key).filter(|(pod, record)| {
-                is_of(record) && record.is_active() && self.node_of(pod, record).is_some()
-            });
-            let placed = u32::try_from(placed.count()).unwrap_or(u32::MAX);
-            let mut missing = of.floor().saturating_sub(placed);
+            let placed = self.placed_pods(key).filter(|(_, pod)| is_of(pod)).count();
+            let mut missing = of
+                .floor()
+                .saturating_sub(u32::try_from(placed).unwrap_or(u32::MAX));
+            is_placed &= missing == 0;
             let mut pods: Vec<&(&Key, &PodRecord)> =
                 open.iter().filter(|(_, pod)| is_of(pod)).collect();
             pods.sort_by_key(|(name, pod)| {
@@ -172,7 +183,7 @@ impl Ledger {
             for (name, pod) in pods {
                 let existing = groups[first..]
                     .iter()
-                    .position(|group: &Group| group.needs == *pod.needs);
+                    .position(|group| group.needs == *pod.needs);
                 let position = existing.map_or(groups.len(), |position| first + position);
                 if existing.is_none() {
                     groups.push(group(of.name.to_string(), PodNeeds::clone(&pod.needs)));
@@ -191,7 +202,14 @@ impl Ledger {
                 groups[first].floor += missing;
             }
         }
-        groups
+        if is_placed {
+            return self.is_floor_bound(key).then_some(groups);
+        }
+        for group in &mut groups {
+            group.pods.truncate(group.floor as usize);
+        }
+        groups.retain(|group| group.floor > 0);
+        Some(groups)
     }
 
     fn topology(&self, key: &Key, record: &GangRecord) -> Option<Topology> {
@@ -224,22 +242,37 @@ impl Ledger {
         }
     }
 
-    /// Remembers which gangs have been whole.
-    pub(super) fn note_whole(&mut self) {
-        let keys: Vec<Key> = self.gangs.keys().cloned().collect();
-        for key in keys {
+    /// Draws conclusions about the gangs that something is new about, so that a pass looks at no others.
+    pub(super) fn settle(&mut self) {
+        for key in std::mem::take(&mut self.touched) {
             let is_whole = self.is_floor_bound(&key);
-            let has_pods = self.has_placed_pods(&key);
-            if let Some(record) = self.gangs.get_mut(&key) {
-                record.was_whole = is_whole || record.was_whole && has_pods;
-                record.is_coming_together &= !is_whole && has_pods;
-            }
+            let (has_placed, has_open) = (
+                self.has_placed_pods(&key),
+                self.open_pods(&key).next().is_some(),
+            );
+            let is_unbound = self
+                .member_pods(&key)
+                .any(|(_, pod)| pod.is_active() && pod.pin.is_some() && pod.node.is_none());
+            let is_pending = match self.gangs.get_mut(&key) {
+                Some(record) => {
+                    record.was_whole = is_whole || record.was_whole && has_placed;
+                    record.is_coming_together &= !is_whole && has_placed;
+                    has_placed && (is_unbound || !is_whole)
+                }
+                None => false,
+            };
+            set(&mut self.open, &key, has_open);
+            set(&mut self.pending, &key, is_pending);
         }
     }
 
-    fn has_placed_pods(&self, gang: &Key) -> bool {
+    fn placed_pods<'a>(&'a self, gang: &Key) -> impl Iterator<Item = (&'a Key, &'a PodRecord)> {
         self.member_pods(gang)
-            .any(|(key, pod)| pod.is_active() && self.node_of(key, pod).is_some())
+            .filter(|(key, pod)| pod.is_active() && self.node_of(key, pod).is_some())
+    }
+
+    fn has_placed_pods(&self, gang: &Key) -> bool {
+        self.placed_pods(gang).next().is_some()
     }
 
     /// Placements that have not come about within `limit`, and when the next one is due.
@@ -252,7 +285,10 @@ impl Ledger {
         limit: SignedDuration,
     ) -> (Vec<Release>, Option<Timestamp>) {
         let (mut releases, mut next) = (Vec::new(), None);
-        for (key, record) in &self.gangs {
+        for key in &self.pending {
+            let Some(record) = self.gangs.get(key) else {
+                continue;
+            };
             let placed: Vec<(&Key, &PodRecord)> = self
                 .member_pods(key)
                 .filter(|(_, pod)| pod.is_active() && pod.pin.is_some())
@@ -308,6 +344,14 @@ impl Ledger {
             });
         }
         (releases, next)
+    }
+}
+
+fn set(keys: &mut BTreeSet<Key>, key: &Key, is_in: bool) {
+    if !is_in {
+        keys.remove(key);
+    } else if !keys.contains(key) {
+        keys.insert(key.clone());
     }
 }
 

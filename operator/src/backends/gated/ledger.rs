@@ -40,6 +40,12 @@ pub(super) struct Ledger {
     usage: BTreeMap<Arc<str>, Usage>,
     /// Pods whose patch is on its way, and the nodes they go to.
     in_flight: BTreeMap<Key, Pin>,
+    /// Gangs about which something is new; see [`Ledger::settle`].
+    pub(super) touched: BTreeSet<Key>,
+    /// Gangs with pods behind their gates.
+    pub(super) open: BTreeSet<Key>,
+    /// Gangs with pods that were let go and are not bound, or that have not come together.
+    pub(super) pending: BTreeSet<Key>,
     /// Equal needs are kept once: the pods of a clique have the same.
     pool: BTreeSet<Arc<PodNeeds>>,
 }
@@ -326,12 +332,14 @@ impl Ledger {
                 || before.phase != record.phase
                 || before.spec.groups != record.spec.groups
         });
+        self.touched.insert(key.clone());
         self.gangs.insert(key, record);
         is_news
     }
 
     /// A gang is gone.
     pub(super) fn remove_gang(&mut self, key: &Key) -> bool {
+        self.touched.insert(key.clone());
         self.gangs.remove(key).is_some()
     }
 
@@ -366,6 +374,8 @@ impl Ledger {
     pub(super) fn expect_end(&mut self, pod: &Key, uid: &str, is_terminating: bool) {
         if let Some(record) = self.pods.get_mut(pod).filter(|record| &*record.uid == uid) {
             record.is_terminating = is_terminating;
+            self.touched
+                .extend(record.member.as_ref().map(|member| member.gang.clone()));
         }
     }
 
@@ -456,6 +466,7 @@ impl Ledger {
         if let Some(Member { gang, .. }) = &record.member
             && let Some(pods) = self.members.get_mut(gang)
         {
+            self.touched.insert(gang.clone());
             pods.remove(key);
             if pods.is_empty() {
                 self.members.remove(gang);

@@ -1,6 +1,5 @@
 //! The ledger and what is decided from it, without a cluster.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use coppice_operator_plan::placement::{self, Settings};
@@ -8,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::gangs::Avoid;
+use super::gangs::{Avoid, Queue};
 use super::ledger::{Key, Ledger, Pin};
 use super::lift::PLACED_AT;
 use super::view::{GangView, NodeView, PodView};
@@ -118,8 +117,8 @@ fn free_gpus(ledger: &mut Ledger, node: &str) -> i64 {
 }
 
 /// Floors and pods of the gang that waits.
-fn waiting(ledger: &Ledger) -> Vec<(String, u32, Vec<String>)> {
-    let queue = ledger.queue(&Avoid::new());
+fn waiting(ledger: &mut Ledger) -> Vec<(String, u32, Vec<String>)> {
+    let queue = queued(ledger);
     let groups = queue
         .waiting
         .into_iter()
@@ -127,6 +126,11 @@ fn waiting(ledger: &Ledger) -> Vec<(String, u32, Vec<String>)> {
     groups
         .map(|group| (group.name, group.floor, group.pods))
         .collect()
+}
+
+fn queued(ledger: &mut Ledger) -> Queue {
+    ledger.settle();
+    ledger.queue(&Avoid::new())
 }
 
 fn names(names: &[&str]) -> Vec<String> {
@@ -145,7 +149,11 @@ fn a_pod_has_its_room_from_the_promise_until_it_is_gone() {
         },
     );
     assert_eq!(free_gpus(&mut ledger, "n1"), 3);
-    assert_eq!(waiting(&ledger), [], "a promised pod is not planned again");
+    assert_eq!(
+        waiting(&mut ledger),
+        [],
+        "a promised pod is not planned again"
+    );
 
     // A watch that lags still shows the gate.
     assert!(!ledger.put_pod(&pod(&merged(
@@ -197,7 +205,7 @@ fn a_promise_that_fails_is_taken_back() {
     assert_eq!(free_gpus(&mut ledger, "n1"), 3);
     ledger.withdraw(&key("a-0"), "a-0");
     assert_eq!(free_gpus(&mut ledger, "n1"), 4);
-    assert_eq!(waiting(&ledger), [("a".to_owned(), 1, names(&["a-0"]))]);
+    assert_eq!(waiting(&mut ledger), [("a".to_owned(), 1, names(&["a-0"]))]);
     assert!(ledger.is_balanced());
 }
 
@@ -256,7 +264,7 @@ fn a_list_forgets_what_it_does_not_have() {
 fn a_gang_waits_with_what_is_missing_of_its_floor() {
     let pods = [gated("a", 1), gated("a", 0), gated("a", 2), gated("b", 0)];
     assert_eq!(
-        waiting(&ledger(&[], &[("a", 2), ("b", 2)], &pods)),
+        waiting(&mut ledger(&[], &[("a", 2), ("b", 2)], &pods)),
         [
             ("a".to_owned(), 2, names(&["a-0", "a-1", "a-2"])),
             ("b".to_owned(), 2, names(&["b-0"]))
@@ -273,14 +281,14 @@ fn a_gang_waits_with_what_is_missing_of_its_floor() {
         gated("b", 2),
     ];
     assert_eq!(
-        waiting(&ledger(&[], &[("a", 2), ("b", 2)], &pods)),
+        waiting(&mut ledger(&[], &[("a", 2), ("b", 2)], &pods)),
         [
             ("a".to_owned(), 1, names(&["a-1", "a-2"])),
             ("b".to_owned(), 0, names(&["b-2"]))
         ]
     );
     assert_eq!(
-        waiting(&ledger(&[], &[("a", 1), ("c", 1)], &[gated("a", 0)])),
+        waiting(&mut ledger(&[], &[("a", 1), ("c", 1)], &[gated("a", 0)])),
         [
             ("a".to_owned(), 1, names(&["a-0"])),
             ("c".to_owned(), 1, names(&[]))
@@ -297,7 +305,7 @@ fn pods_of_two_templates_are_two_groups_with_one_floor() {
     );
     let pods = [large, gated("a", 1), gated("a", 2)];
     assert_eq!(
-        waiting(&ledger(&[], &[("a", 2)], &pods)),
+        waiting(&mut ledger(&[], &[("a", 2)], &pods)),
         [
             ("a".to_owned(), 1, names(&["a-0"])),
             ("a".to_owned(), 1, names(&["a-1", "a-2"]))
@@ -313,17 +321,17 @@ fn a_scaled_gang_waits_for_its_base() {
     };
     let mut ledger = ledger(&[("n1", 4)], &[("a", 1)], &[gated("a", 0), of_scaled("b")]);
     ledger.put_gang(gang("s", &[("b", 1)]));
-    let queue = ledger.queue(&Avoid::new());
+    let queue = queued(&mut ledger);
     assert_eq!(queue.keys, [key("g")]);
     assert_eq!(
         queue.held,
         [(key("s"), "waits until gang g is bound to nodes".to_owned())]
     );
     ledger.put_pod(&pod(&bound("a", 0, "n1", 1)));
-    assert_eq!(ledger.queue(&Avoid::new()).keys, [key("s")]);
+    assert_eq!(queued(&mut ledger).keys, [key("s")]);
     ledger.remove_gang(&key("g"));
     assert_eq!(
-        ledger.queue(&Avoid::new()).held.len(),
+        queued(&mut ledger).held.len(),
         1,
         "without its base it waits"
     );
@@ -333,7 +341,7 @@ fn a_scaled_gang_waits_for_its_base() {
 fn a_gate_of_somebody_else_is_waited_for() {
     let theirs = json!({"spec": {"schedulingGates": [{"name": "example.com/quota"}, {"name": "grove.io/podgang-pending-creation"}]}});
     let pods = [gated("a", 0), merged(gated("a", 1), theirs.clone())];
-    let queue = ledger(&[], &[("a", 2)], &pods).queue(&Avoid::new());
+    let queue = queued(&mut ledger(&[], &[("a", 2)], &pods));
     assert_eq!(
         queue.held,
         [(
@@ -342,7 +350,7 @@ fn a_gate_of_somebody_else_is_waited_for() {
         )]
     );
     assert_eq!(
-        waiting(&ledger(&[], &[("a", 1)], &pods)),
+        waiting(&mut ledger(&[], &[("a", 1)], &pods)),
         [("a".to_owned(), 1, names(&["a-0"]))],
         "a pod above the floor holds up nobody"
     );
@@ -360,13 +368,7 @@ fn a_gang_stays_in_the_rack_of_its_pods_and_a_constraint_below_it_is_not_dropped
     packed.spec.topology_constraint =
         serde_json::from_value(json!({"packConstraint": {"required": "rack"}})).unwrap();
     ledger.put_gang(packed.clone());
-    let topology = ledger
-        .queue(&Avoid::new())
-        .waiting
-        .remove(0)
-        .gang
-        .topology
-        .unwrap();
+    let topology = queued(&mut ledger).waiting.remove(0).gang.topology.unwrap();
     assert_eq!(
         (
             topology.key.as_str(),
@@ -380,7 +382,7 @@ fn a_gang_stays_in_the_rack_of_its_pods_and_a_constraint_below_it_is_not_dropped
     packed.spec.groups[0].topology_constraint =
         serde_json::from_value(json!({"packConstraint": {"required": "host"}})).unwrap();
     ledger.put_gang(packed);
-    let queue = ledger.queue(&Avoid::new());
+    let queue = queued(&mut ledger);
     assert!(
         queue.waiting.is_empty() && queue.held[0].1.contains("`gated` does not place"),
         "{queue:?}"
@@ -391,7 +393,7 @@ const LIMIT: SignedDuration = SignedDuration::from_secs(30);
 
 /// Pods that come back at `now`, and when the next may.
 fn overdue(ledger: &mut Ledger, now: i64) -> (Vec<String>, Option<Timestamp>) {
-    ledger.note_whole();
+    ledger.settle();
     let (releases, next) = ledger.overdue(at(now), LIMIT);
     (
         releases
@@ -540,7 +542,7 @@ fn a_whole_gang_is_planned_and_nothing_of_one_that_does_not_fit() {
     };
     for (gpus, placed) in [(2, 0), (3, 3)] {
         let mut ledger = ledger(&[("n1", gpus)], &[("a", 3)], &pods);
-        let queue = ledger.queue(&BTreeMap::new());
+        let queue = queued(&mut ledger);
         let schedule = placement::schedule(&ledger.snapshot(), &queue.waiting, at(1), settings);
         let bindings: usize = schedule
             .placements

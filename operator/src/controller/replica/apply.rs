@@ -27,7 +27,7 @@ use crate::controller::Context;
 use crate::controller::ensure::{self, Site, Stored, inputs};
 use crate::controller::errors::{Errors, code_of};
 use crate::index::key::Kind;
-use crate::index::record::{CliqueRecord, GroupRecord, PlainRecord};
+use crate::index::record::{CliqueRecord, GroupRecord, PlainRecord, PodRecord};
 use crate::index::view::{
     AutoscalerView, CliqueView, CompositeView, GroupView, PodGroupView, PodView, ServiceView,
 };
@@ -347,10 +347,10 @@ async fn delete_pods(
 ) {
     let namespace = fetched.set.key.namespace();
     let shelf = &fetched.entry.shelf;
-    let by_uid: BTreeMap<&PodUid, (&Arc<str>, &Arc<str>)> = shelf
+    let by_uid: BTreeMap<&PodUid, (&Arc<str>, &PodRecord)> = shelf
         .pods
         .iter()
-        .map(|(name, record)| (&record.pod.uid, (name, &record.clique)))
+        .map(|(name, record)| (&record.pod.uid, (name, record)))
         .collect();
     let mut victims: Vec<(&PodUid, &'static str)> = planned
         .delete
@@ -362,14 +362,18 @@ async fn delete_pods(
     let mut seen = BTreeSet::new();
     victims.retain(|(uid, _)| seen.insert(*uid));
     let deletions = victims.into_iter().filter_map(|(uid, because)| {
-        let (name, clique) = by_uid.get(uid)?;
+        let &(name, record) = by_uid.get(uid)?;
         Some(async move {
-            let done = cx.writer.delete_pod(namespace, name, uid).await;
+            let version = record.resource;
+            let done = cx
+                .writer
+                .delete_unchanged_pod(namespace, name, uid, version)
+                .await;
             if done.is_ok() {
                 cx.index.doom(namespace, &[(Arc::clone(name), uid.clone())]);
                 cx.metrics.pod_deleted(because);
             }
-            (*clique, done)
+            (&record.clique, done)
         })
     });
     let mut count = 0;
