@@ -23,7 +23,7 @@ enum Command {
     /// Route OpenAI requests to the engines that are ready
     Gateway(gateway::command::Args),
     /// Send a schedule of requests, open loop, and measure
-    Drive(drive::command::Args),
+    Drive(Box<drive::command::Args>),
     /// Render a recorded run as text or HTML
     Report(report::command::Args),
 }
@@ -42,7 +42,7 @@ async fn run(logs: LogArgs, command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Engine(args) => serve::command::run(args).await,
         Command::Gateway(args) => gateway::command::run(args).await,
-        Command::Drive(args) => drive::command::run(args).await,
+        Command::Drive(args) => drive::command::run(*args).await,
         Command::Report(args) => report::command::run(args).await,
     }
 }

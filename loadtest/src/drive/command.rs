@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 
 use super::api::Api;
-use super::find_max::{self, BenchRow, DEFAULT_TRIAL, Search, Trial};
+use super::find_max::{self, BenchRow, DEFAULT_TRIAL, Search, Shape, Trial};
 use super::host::Host;
 use super::objective::{Objectives, TtftLimit};
 use super::progress::{Display, ProgressKind};
@@ -136,20 +136,19 @@ pub struct Args {
     /// How long after the schedule's end answers are waited for [default: as --timeout].
     #[arg(long, value_name = "DURATION", help_heading = "Measuring")]
     drain: Option<Span>,
-    /// Requests due before this are sent but not measured.
-    #[arg(
-        long,
-        value_name = "DURATION",
-        default_value = "0s",
-        help_heading = "Measuring"
-    )]
-    warmup: Span,
+    /// Requests due before this are sent but not measured [default: 0s; 1s in a self-test, to open connections].
+    #[arg(long, value_name = "DURATION", help_heading = "Measuring")]
+    warmup: Option<Span>,
     /// Threads that send and read [default: half of the processors].
     #[arg(long, value_name = "COUNT", help_heading = "Measuring")]
     workers: Option<usize>,
     /// Requests in flight at most; waiting for a place counts as latency [default: no limit].
     #[arg(long, value_name = "COUNT", help_heading = "Measuring")]
     max_in_flight: Option<usize>,
+    /// Let the system delay acknowledgements: on a loopback interface this halves the cost of reading a chunk. Only for servers
+    /// that set TCP_NODELAY; others would wait for the acknowledgement and look slow.
+    #[arg(long, help_heading = "Measuring")]
+    delayed_acks: bool,
     /// Length of an interval of the time line.
     #[arg(
         long,
@@ -272,7 +271,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     if args.find_max {
         return find_the_maximum(args).await;
     }
-    let known = args.self_test.then(|| Truth {
+    let known = args.self_test.then_some(Truth {
         ttft: args.known_ttft.0,
         itl: args.known_itl.0,
     });
@@ -280,7 +279,13 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         None => (None, args),
         Some(truth) => {
             let server = KnownServer::start(truth).context("starting the known server")?;
-            let args = aimed_at(args, &server.url(), 200.0, Duration::from_secs(10), 8)?;
+            let args = aimed_at(
+                args,
+                &server.url(),
+                200.0,
+                Duration::from_secs(10),
+                find_max::SHAPES[0],
+            )?;
             (Some(server), args)
         }
     };
@@ -468,7 +473,7 @@ async fn settings(
             users,
             think_seconds: args.think.0.as_secs_f64(),
         }),
-        warmup: args.warmup.0,
+        warmup: args.warmup.map_or(Duration::ZERO, |warmup| warmup.0),
         timeout: args.timeout.0,
         drain: args.drain.unwrap_or(args.timeout).0,
         workers: args
@@ -476,6 +481,7 @@ async fn settings(
             .unwrap_or_else(|| (Host::read().cpus / 2).max(1)),
         max_in_flight: args.max_in_flight,
         replica_header: args.replica_header.to_ascii_lowercase(),
+        delayed_acks: args.delayed_acks,
         interval: args.interval.0,
         requests_file: args.requests_file.clone(),
     })
@@ -525,16 +531,18 @@ fn aimed_at(
     url: &str,
     rate: f64,
     duration: Duration,
-    output_tokens: u32,
+    shape: Shape,
 ) -> Result<Args, NotValid> {
     args.url = vec![url.parse()?];
+    args.warmup.get_or_insert(Span::seconds(1));
+    args.delayed_acks |= shape.delayed_acks;
     let stream = &mut args.stream;
     stream.rate.get_or_insert_with(|| Rate::constant(rate));
     stream.duration.get_or_insert(Span(duration));
     stream.input_tokens.get_or_insert(LengthSpec::Fixed(100));
     stream
         .output_tokens
-        .get_or_insert(LengthSpec::Fixed(output_tokens));
+        .get_or_insert(LengthSpec::Fixed(shape.output_tokens));
     Ok(args)
 }
 
@@ -562,7 +570,7 @@ async fn find_the_maximum(args: Args) -> anyhow::Result<ExitCode> {
             let (args, url) = (args.clone(), server.url());
             let trials = tokio::task::spawn_blocking(move || {
                 let run = |rate: f64| {
-                    let args = aimed_at(args.clone(), &url, rate, duration, shape.output_tokens)?;
+                    let args = aimed_at(args.clone(), &url, rate, duration, shape)?;
                     let scenario = scenario(&args)?;
                     let schedule = Arc::new(scenario.schedule()?);
                     let settings = runtime.block_on(settings(&args, scenario, schedule))?;

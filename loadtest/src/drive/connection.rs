@@ -63,10 +63,18 @@ impl Connection {
         Ok(Self { io, used: false })
     }
 
-    /// Writes all of `bytes`.
-    pub(super) async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+    /// Writes all of `bytes`. With `delayed_acks`, the system may wait before it acknowledges what comes back.
+    pub(super) async fn write_all(&mut self, bytes: &[u8], delayed_acks: bool) -> io::Result<()> {
         match &mut self.io {
-            Io::Plain(stream) => stream.write_all(bytes).await,
+            Io::Plain(stream) => {
+                if delayed_acks {
+                    // The system returns to immediate ones by itself, so it is told before every request. Where it does not
+                    // know the option, it only costs more processor time.
+                    #[cfg(target_os = "linux")]
+                    let _unknown = stream.set_quickack(false);
+                }
+                stream.write_all(bytes).await
+            }
             Io::Tls(stream) => {
                 stream.write_all(bytes).await?;
                 stream.flush().await

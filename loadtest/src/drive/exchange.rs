@@ -45,19 +45,33 @@ pub(super) enum Ended {
     Failed(Failure),
 }
 
+/// What an exchange uses of its worker.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Around<'a> {
+    pub(super) clock: Clock,
+    /// Only borrowed while bytes are handled.
+    pub(super) scratch: &'a RefCell<Box<[u8]>>,
+    pub(super) replica_header: &'a str,
+    pub(super) delayed_acks: bool,
+}
+
 /// Sends `request` and reads the answer into `record`.
 ///
-/// Every instant is taken right after the read that brought the bytes. `scratch` is only borrowed while bytes are handled.
+/// Every instant is taken right after the read that brought the bytes.
 pub(super) async fn exchange(
     connection: &mut Connection,
     request: &[u8],
     record: &mut Record,
-    clock: Clock,
-    scratch: &RefCell<Box<[u8]>>,
-    replica_header: &str,
+    around: Around<'_>,
 ) -> Ended {
+    let Around {
+        clock,
+        scratch,
+        replica_header,
+        delayed_acks,
+    } = around;
     let sent = *record.sent.get_or_insert_with(|| clock.now());
-    if let Err(error) = connection.write_all(request).await {
+    if let Err(error) = connection.write_all(request, delayed_acks).await {
         return if connection.used {
             Ended::Stale
         } else {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::host::microseconds;
 use super::objective::Objectives;
 use super::record::Record;
-use super::worker::new_histogram;
+use super::worker::{new_histogram, record_in};
 use crate::schedule::Planned;
 
 /// Sums and histograms; mergeable.
@@ -180,7 +180,7 @@ impl Measures {
             record_duration(&mut self.tpot, tpot);
         }
         for gap in gaps(record) {
-            self.itl.saturating_record_n(gap.microseconds, gap.count);
+            record_in(&mut self.itl, gap.microseconds, gap.count);
         }
     }
 
@@ -252,7 +252,7 @@ impl Measures {
 }
 
 fn record_duration(histogram: &mut Histogram<u64>, duration: Duration) {
-    histogram.saturating_record(microseconds(duration));
+    record_in(histogram, microseconds(duration), 1);
 }
 
 /// `count` gaps between tokens of this length, ending `end` µs after the request was sent.
@@ -304,6 +304,19 @@ mod tests {
     use crate::drive::api::Usage;
     use crate::drive::record::{Failure, FailureKind};
     use crate::schedule::Prefix;
+
+    #[test]
+    fn a_wait_of_minutes_is_not_cut_to_a_second() {
+        let mut histogram = new_histogram();
+        for seconds in [1, 40, 600] {
+            record_duration(&mut histogram, Duration::from_secs(seconds));
+        }
+        let seconds = |quantile| (histogram.value_at_quantile(quantile) as f64 / 1e6).round();
+        assert_eq!(
+            [seconds(0.3), seconds(0.6), seconds(1.0)],
+            [1.0, 40.0, 600.0]
+        );
+    }
 
     fn record(chunks: &[u32], completion_tokens: u32) -> Record {
         let mut record = Record::new(0, Duration::from_millis(1000));

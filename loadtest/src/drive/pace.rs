@@ -14,8 +14,9 @@ use crate::schedule::Schedule;
 
 /// Every worker is probed this often.
 const PROBE_EVERY: Duration = Duration::from_millis(10);
-/// Requests due within this of each other are ordered in one go.
-const MERGE: Duration = Duration::from_micros(100);
+/// Requests due within this of each other are ordered in one go: a tenth of the lateness that a valid run may have, and it
+/// bounds what keeping the time costs at high rates.
+const MERGE: Duration = Duration::from_micros(200);
 
 /// Orders every request of an open loop at its planned instant, workers in turn, and probes the workers until `until`
 /// (the end of the planned time). Returns when all is ordered or when `stop` is set.

@@ -72,6 +72,7 @@ pub fn execute(
             .max_in_flight
             .map(|limit| Arc::new(Semaphore::new(limit))),
         replica_header: settings.replica_header.clone(),
+        delayed_acks: settings.delayed_acks,
         sent: AtomicU64::new(0),
         abort: stop.abort.clone(),
         next: AtomicUsize::new(0),

@@ -182,7 +182,7 @@ impl SeriesBuilder {
         let factor = COARSE_FACTORS
             .into_iter()
             .find(|factor| total / (self.interval * *factor as f64) <= COARSE_INTERVALS)
-            .unwrap_or(self.bins.len().max(1));
+            .unwrap_or_else(|| self.bins.len().max(1));
         let mut coarse = Self {
             interval: self.interval * factor as f64,
             bins: vec![Bin::default(); self.bins.len().div_ceil(factor)],

@@ -35,6 +35,8 @@ pub struct Settings {
     pub max_in_flight: Option<usize>,
     /// Lower-case name of the header that names the replica.
     pub replica_header: String,
+    /// Let the system delay acknowledgements of what servers send.
+    pub delayed_acks: bool,
     /// Length of an interval of the time line.
     pub interval: Duration,
     /// File with one line per request.

@@ -130,6 +130,7 @@ async fn settings(url: &str, scenario: &str) -> Settings {
         workers: 1,
         max_in_flight: None,
         replica_header: crate::openai::ENGINE_HEADER.to_owned(),
+        delayed_acks: false,
         interval: Duration::from_secs(1),
         requests_file: None,
     }

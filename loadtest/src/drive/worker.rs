@@ -17,7 +17,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use super::connection::Connection;
-use super::exchange::{Clock, Ended, exchange};
+use super::exchange::{Around, Clock, Ended, exchange};
 use super::host::{ThreadCpu, microseconds};
 use super::record::{Failure, FailureKind, Record};
 use super::route::Route;
@@ -69,6 +69,8 @@ pub(super) struct Shared {
     pub(super) limit: Option<Arc<Semaphore>>,
     /// Lower-case name of the header that names the replica.
     pub(super) replica_header: String,
+    /// Let the system delay acknowledgements.
+    pub(super) delayed_acks: bool,
     /// Requests whose first byte was handed over.
     pub(super) sent: AtomicU64,
     /// Ends all workers, whatever is in flight.
@@ -146,6 +148,13 @@ pub(super) fn new_histogram() -> Histogram<u64> {
     histogram
 }
 
+/// Adds `count` values. Not `saturating_record`: that one clamps to the range so far instead of growing it.
+pub(super) fn record_in(histogram: &mut Histogram<u64>, microseconds: u64, count: u64) {
+    histogram
+        .record_n(microseconds, count)
+        .expect("it grows as needed");
+}
+
 struct Worker {
     shared: Arc<Shared>,
     /// Idle connections per route; the last used is the first taken, so that the others can grow old.
@@ -185,7 +194,7 @@ impl Worker {
                     Order::Probe(at) => {
                         if at >= self.shared.measured_from {
                             let lag = self.shared.clock.now().saturating_sub(at);
-                            self.lag.borrow_mut().saturating_record(microseconds(lag));
+                            record_in(&mut self.lag.borrow_mut(), microseconds(lag), 1);
                         }
                         self.flush();
                     }
@@ -323,6 +332,12 @@ async fn send(worker: &Worker, record: &mut Record) -> Result<(), Failure> {
     let route = &shared.routes[stream];
     let mut buffer = worker.buffers.borrow_mut().pop().unwrap_or_default();
     route.write(&mut buffer, planned, u64::from(record.request));
+    let around = Around {
+        clock: shared.clock,
+        scratch: &worker.scratch,
+        replica_header: &shared.replica_header,
+        delayed_acks: shared.delayed_acks,
+    };
     let outcome = loop {
         let idle = worker.pools.borrow_mut()[stream].pop();
         let mut connection = match idle {
@@ -341,16 +356,7 @@ async fn send(worker: &Worker, record: &mut Record) -> Result<(), Failure> {
             shared.sent.fetch_add(1, Ordering::Relaxed);
         }
         record.outcome = Ok(());
-        match exchange(
-            &mut connection,
-            &buffer,
-            record,
-            shared.clock,
-            &worker.scratch,
-            &shared.replica_header,
-        )
-        .await
-        {
+        match exchange(&mut connection, &buffer, record, around).await {
             Ended::Answered { keep } => {
                 if keep {
                     connection.used = true;

@@ -40,7 +40,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         models,
         forwarder: Forwarder::new(),
     });
-    let (listener, address) = bind(SocketAddr::new(args.host, args.port)).await?;
+    let (listener, _) = bind(SocketAddr::new(args.host, args.port)).await?;
     let drain = args.drain.0;
     let limits = Limits {
         connections: 1 << 16,
@@ -49,7 +49,6 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         ..Limits::default()
     };
     readiness.follow(shutdown.draining());
-    info!(%address, models = gateway.models.len(), "gateway serving");
     let serving = serve_http(
         listener,
         router(gateway, readiness),

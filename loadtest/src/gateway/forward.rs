@@ -274,7 +274,7 @@ async fn first_part(body: &mut Incoming) -> Result<Option<Bytes>, hyper::Error> 
 }
 
 /// The innermost reason: outer ones only say that sending failed.
-fn cause(error: &(dyn std::error::Error + 'static)) -> String {
+pub(crate) fn cause(error: &(dyn std::error::Error + 'static)) -> String {
     let mut inner = error;
     while let Some(source) = inner.source() {
         inner = source;

@@ -10,6 +10,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tracing::warn;
 
+use super::forward::cause;
 use super::metrics::Outcome;
 use super::pool::Place;
 use super::track::Track;
@@ -115,7 +116,7 @@ impl Stream for Relay {
                     // Trailers say nothing that a client of this protocol reads.
                     Err(_) => continue,
                 },
-                Some(Err(error)) => this.broke_off(&error.to_string()),
+                Some(Err(error)) => this.broke_off(&cause(&error)),
                 None => this.broke_off("the connection was closed"),
             };
             return Poll::Ready(end.map(Ok));

@@ -131,11 +131,11 @@ fn stream_charts(stream: &StreamSummary, offset: f64) -> Vec<Chart> {
     }
     load.push(rate("offered", Look::Asked, &series.offered));
     let objectives = stream.objectives.unwrap_or_default();
-    let mean_prompt = if stream.requests.complete > 0 {
-        stream.tokens.planned_input / stream.requests.complete
-    } else {
-        0
-    };
+    let mean_prompt = stream
+        .tokens
+        .planned_input
+        .checked_div(stream.requests.complete)
+        .unwrap_or(0);
     let ttft_limit = objectives.ttft.map(|limit| {
         let at_mean = limit
             .of(u32::try_from(mean_prompt).unwrap_or(u32::MAX))

@@ -101,7 +101,7 @@ pub(super) fn time_ticks(seconds: f64) -> Vec<f64> {
     let step = STEPS
         .into_iter()
         .find(|step| seconds / step <= 6.0)
-        .unwrap_or((seconds / 6.0 / 86_400.0).ceil() * 86_400.0);
+        .unwrap_or_else(|| (seconds / 6.0 / 86_400.0).ceil() * 86_400.0);
     std::iter::successors(Some(0.0), |tick| Some(tick + step))
         .take_while(|tick| *tick <= seconds)
         .collect()

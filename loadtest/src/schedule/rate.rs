@@ -295,7 +295,7 @@ fn parse_sine(text: &str) -> Option<Curve> {
     let (period, phase) = rest.split_once('+').unwrap_or((rest, "0"));
     let (low, high, phase) = (positive(low)?, positive(high)?, positive(phase)?);
     let period = period.parse::<Span>().ok()?.0.as_secs_f64();
-    (low <= high && period > 0.0).then(|| Curve::Sine {
+    (low <= high && period > 0.0).then_some(Curve::Sine {
         mean: 0.5 * (low + high),
         amplitude: 0.5 * (high - low),
         period,

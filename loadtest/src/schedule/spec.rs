@@ -291,8 +291,8 @@ impl Builder<'_> {
     /// The stream's requests, shifted by its start, and its length.
     fn build(&self) -> Result<(Vec<Planned>, Duration), SpecError> {
         let (mut planned, length) = match (&self.spec.trace, &self.spec.rate) {
-            (Some(trace), None) => self.from_trace(trace)?,
-            (None, Some(rate)) => self.from_rate(rate)?,
+            (Some(trace), None) => self.replay(trace)?,
+            (None, Some(rate)) => self.draw_arrivals(rate)?,
             (None, None) => {
                 return Err(self.field(
                     "rate",
@@ -325,7 +325,7 @@ impl Builder<'_> {
         Ok((planned, length))
     }
 
-    fn from_trace(&self, source: &Path) -> Result<(Vec<Planned>, Duration), SpecError> {
+    fn replay(&self, source: &Path) -> Result<(Vec<Planned>, Duration), SpecError> {
         for (field, given) in [
             ("shape", self.spec.shape.is_some()),
             ("clients", self.spec.clients.is_some()),
@@ -371,7 +371,7 @@ impl Builder<'_> {
         Ok((planned, reshape.replayed(window)))
     }
 
-    fn from_rate(&self, rate: &Rate) -> Result<(Vec<Planned>, Duration), SpecError> {
+    fn draw_arrivals(&self, rate: &Rate) -> Result<(Vec<Planned>, Duration), SpecError> {
         for (field, given) in [
             ("window", self.spec.window.is_some()),
             ("time-scale", self.spec.time_scale.is_some()),
@@ -388,8 +388,8 @@ impl Builder<'_> {
             (Some(duration), _) => duration.0,
             // Long enough for every request; it is cut to their number below.
             (None, Some(requests)) => {
-                let needed = rate.inverse(4.0 * requests as f64 + 100.0).map_or(
-                    super::numeric::duration(86_400.0 * 365.0),
+                let needed = rate.inverse(4.0 * requests as f64 + 100.0).map_or_else(
+                    || super::numeric::duration(86_400.0 * 365.0),
                     super::numeric::duration,
                 );
                 needed.max(Duration::from_secs(1))

@@ -56,14 +56,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         grace: grace_wish,
         frozen,
     };
-    let on_listening = |address| info!(%address, "serving");
-    let engine = run_engine(
-        config,
-        address,
-        Neighbours::default(),
-        control,
-        on_listening,
-    );
+    let engine = run_engine(config, address, Neighbours::default(), control, |_| {});
     shutdown.guard(grace, engine).await??;
     Ok(ExitCode::SUCCESS)
 }

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use coppice_engine::{Detail, Profile, Settings};
+use coppice_exposition::Limits;
 use serde_json::{Value, json};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
@@ -161,18 +162,18 @@ pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, mut holds: 
     }
 }
 
-/// Sum of a metric's samples in an exposition.
+/// Sum of a metric's samples in an exposition, which has to be one down to its last line.
 pub(crate) fn metric(body: &str, name: &str) -> f64 {
-    let samples: Vec<f64> = body
-        .lines()
-        .filter(|line| {
-            line.strip_prefix(name)
-                .is_some_and(|rest| rest.starts_with([' ', '{']))
-        })
-        .map(|line| line.rsplit(' ').next().unwrap().parse().unwrap())
+    let (samples, report) =
+        coppice_exposition::collect(body.as_bytes(), &Limits::default()).unwrap();
+    assert_eq!(report.malformed, 0, "{:?}", report.problems);
+    let values: Vec<f64> = samples
+        .iter()
+        .filter(|sample| sample.name == name)
+        .map(|sample| sample.value)
         .collect();
-    assert!(!samples.is_empty(), "no metric {name} in\n{body}");
-    samples.iter().sum()
+    assert!(!values.is_empty(), "no metric {name} in\n{body}");
+    values.iter().sum()
 }
 
 /// Families of an exposition that pass `wanted`, one line each as in `testdata/shapes`.

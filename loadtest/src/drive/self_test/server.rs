@@ -22,7 +22,7 @@ use super::Truth;
 /// The writer wakes at least this often, to see whether it should end.
 const WAKE: Duration = Duration::from_millis(20);
 /// Tokens due within this of each other are written in one go.
-const MERGE: Duration = Duration::from_micros(50);
+const MERGE: Duration = Duration::from_micros(100);
 /// Connections that may wait to be accepted. A connection beyond it would be tried again by the client's system after a whole
 /// second, which would be this server's fault.
 const BACKLOG: u32 = 4096;

@@ -6,9 +6,9 @@ use jiff::civil::DateTime;
 use jiff::{Timestamp, tz::TimeZone};
 
 use super::csv::{Header, count, field};
-use super::{Line, Prefix, RawRow};
+use super::{Line, LineReader, Prefix, RawRow};
 
-pub(super) fn reader(header: &str) -> Result<Box<dyn Fn(&str) -> Result<Line, String>>, String> {
+pub(super) fn reader(header: &str) -> Result<LineReader, String> {
     let header = Header::new(header);
     let stamp = header.need("TIMESTAMP")?;
     let input = header.need("ContextTokens")?;

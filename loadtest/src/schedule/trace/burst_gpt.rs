@@ -3,10 +3,10 @@
 //! A response of 0 tokens marks a request that failed in production: it is counted and left out.
 
 use super::csv::{Header, count, field, seconds};
-use super::{Line, Prefix, RawRow};
+use super::{Line, LineReader, Prefix, RawRow};
 use crate::schedule::seed::Fnv;
 
-pub(super) fn reader(header: &str) -> Result<Box<dyn Fn(&str) -> Result<Line, String>>, String> {
+pub(super) fn reader(header: &str) -> Result<LineReader, String> {
     let header = Header::new(header);
     let stamp = header.need("Timestamp")?;
     let input = header.need("Request tokens")?;

@@ -1,9 +1,9 @@
 //! Our own compact form: `arrival_s,input_tokens,output_tokens[,prefix_hit_tokens]`.
 
 use super::csv::{Header, count, field, seconds};
-use super::{Line, Prefix, RawRow};
+use super::{Line, LineReader, Prefix, RawRow};
 
-pub(super) fn reader(header: &str) -> Result<Box<dyn Fn(&str) -> Result<Line, String>>, String> {
+pub(super) fn reader(header: &str) -> Result<LineReader, String> {
     let header = Header::new(header);
     let arrival = header.need("arrival_s")?;
     let input = header.need("input_tokens")?;

@@ -127,6 +127,9 @@ struct RawRow {
     prefix: Prefix,
 }
 
+/// Reads the lines after the header; a reason, without its place, where one is wrong.
+type LineReader = Box<dyn Fn(&str) -> Result<Line, String>>;
+
 /// What one line says.
 #[derive(Debug)]
 enum Line {
@@ -190,7 +193,7 @@ pub fn parse(
         line,
         reason,
     };
-    let reader: Box<dyn Fn(&str) -> Result<Line, String>> = match format {
+    let reader: LineReader = match format {
         Format::Coppice => coppice::reader(first_line).map_err(|reason| at_line(1, reason))?,
         Format::Azure => azure::reader(first_line).map_err(|reason| at_line(1, reason))?,
         Format::BurstGpt => burst_gpt::reader(first_line).map_err(|reason| at_line(1, reason))?,
