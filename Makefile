@@ -38,14 +38,49 @@ test-cluster: build controlplane ## The tests that start a real control plane (n
 up: build controlplane ## Start the control plane, a fleet of stand-in nodes and Coppice; keep them for kubectl
 	$(BIN)/coppice-testbed up --with-coppice --nodes=32 --startup=5s $(ARGS)
 
+.PHONY: steady
+steady: build controlplane ## Start everything with the samples, and count what Coppice writes in five quiet minutes: nothing
+	$(BIN)/coppice-testbed steady $(ARGS)
+
 .PHONY: down
 down: ## Stop what `make up` started
 	$(BIN)/coppice-testbed down $(ARGS)
 
+RELEASE := $(CARGO_TARGET_DIR)/release
+FIGURES := target/bench
+
 .PHONY: bench
-bench: toolchain ## Print what is measured so far: reader, decision, engine, placement, and the driver's highest valid rate
-	cargo bench -p coppice-exposition -p coppice-scaler-plan -p coppice-engine -p coppice-operator-plan
-	cargo run --release -p coppice-loadtest -- drive --find-max --bench-file target/bench/driver.json
+bench: bench-reader bench-decide bench-engine bench-placement bench-driver bench-operator ## Measure everything; figures in target/bench/*.json
+	@echo; echo "all figures (median, mark, runs):"; $(RELEASE)/coppice-testbed bench show $(FIGURES)/*.json
+
+.PHONY: release
+release: toolchain
+	cargo build --release --workspace --bins
+	@mkdir -p $(FIGURES)
+
+.PHONY: bench-reader
+bench-reader: release ## Bytes per second of the exposition reader
+	cargo bench -p coppice-exposition --bench reading | tee $(FIGURES)/reader.txt | $(RELEASE)/coppice-testbed bench divan --prefix "reader: " --output $(FIGURES)/reader.json
+
+.PHONY: bench-decide
+bench-decide: release ## Time of the scaler's decision
+	cargo bench -p coppice-scaler-plan --bench decide | tee $(FIGURES)/decide.txt | $(RELEASE)/coppice-testbed bench divan --prefix "decide: " --output $(FIGURES)/decide.json
+
+.PHONY: bench-engine
+bench-engine: release ## Steps per second of the engine model
+	cargo bench -p coppice-engine --bench steps | tee $(FIGURES)/engine.txt | $(RELEASE)/coppice-testbed bench divan --prefix "engine: " --output $(FIGURES)/engine.json
+
+.PHONY: bench-placement
+bench-placement: release ## Time to place gangs on 1,000 nodes
+	cargo bench -p coppice-operator-plan --bench placement | tee $(FIGURES)/placement.txt | $(RELEASE)/coppice-testbed bench divan --prefix "placement: " --output $(FIGURES)/placement.json
+
+.PHONY: bench-driver
+bench-driver: release ## The load driver's highest valid rate, against a server whose latencies are known
+	$(RELEASE)/coppice-loadtest drive --find-max --bench-file $(FIGURES)/driver.json
+
+.PHONY: bench-operator
+bench-operator: release controlplane ## 500 × 2 pods made, shrunk, grown, removed, on native and on gated
+	$(RELEASE)/coppice-testbed bench operator --output $(FIGURES)/operator.json $(ARGS)
 
 .PHONY: build
 build: toolchain ## Build every program

@@ -1,9 +1,11 @@
 //! The command line: what can be said, and who does it.
 
+mod bench;
 mod control;
 mod demo;
 mod fleet;
 mod plane;
+mod steady;
 mod writes;
 
 use std::path::PathBuf;
@@ -43,6 +45,10 @@ enum Command {
     Fleet(fleet::Run),
     /// Show the whole system under a production trace, judge it, and clean up.
     Demo(demo::Demo),
+    /// Start the whole system with the samples, and count what it writes while nothing happens.
+    Steady(steady::Steady),
+    /// Measure, and print figures that programs can compare.
+    Bench(bench::Bench),
     /// Command a running fleet: kill nodes, crash pods, slow starts, freeze metrics.
     FleetCtl(control::Control),
 }
@@ -89,6 +95,8 @@ impl Arguments {
             Some(Command::Writes(writes)) => block_on(writes.run()),
             Some(Command::Fleet(run)) => block_on(run.run()),
             Some(Command::Demo(demo)) => block_on(demo.run()),
+            Some(Command::Steady(steady)) => block_on(steady.run()),
+            Some(Command::Bench(bench)) => block_on(bench.run()),
             Some(Command::FleetCtl(control)) => block_on(control.run()),
             None => anyhow::bail!("no command given; see `coppice-testbed --help`"),
         }

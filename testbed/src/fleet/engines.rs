@@ -176,7 +176,7 @@ impl Engines {
     fn spawn(&mut self) -> Result<(), String> {
         let program = self.find()?;
         let mut child = Command::new(&program)
-            .args(["engine", "--hosted"])
+            .args(["engine", "--hosted", "--log-level=warn"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)

@@ -115,16 +115,19 @@ impl Load {
     }
 }
 
-/// A scenario for the driver. The trace is replayed from its fifth minute: the quiet start is not worth watching.
+/// A scenario for the driver: the trace from its quiet beginning over its peak. Sped up by `time_scale` it would send as
+/// many times more requests a second; [`SHARE`] of them are sent, which is what two processors can serve token by token.
 fn scenario_text(seconds: f64, time_scale: f64) -> String {
-    let from = 4.0 * 60.0;
-    let to = from + seconds * time_scale;
+    let to = seconds * time_scale;
     format!(
         "seed = 1\n\n\
-         [[stream]]\nmodel = \"qwen3\"\ntrace = \"azure-2023-conv\"\nwindow = \"{from}s..{to}s\"\ntime-scale = {time_scale}\nmax-input = 8192\n\n\
-         [[stream]]\nmodel = \"chat\"\nrate = \"sine:2..14@{seconds}s\"\nduration = \"{seconds}s\"\ninput-tokens = 300\noutput-tokens = 100\n"
+         [[stream]]\nmodel = \"qwen3\"\ntrace = \"azure-2023-conv\"\nwindow = \"0s..{to}s\"\ntime-scale = {time_scale}\nrate-scale = {SHARE}\nmax-input = 8192\n\n\
+         [[stream]]\nmodel = \"chat\"\nrate = \"sine:1..10@{seconds}s\"\nduration = \"{seconds}s\"\ninput-tokens = 300\noutput-tokens = 100\n"
     )
 }
+
+/// Share of the trace's requests that are sent.
+const SHARE: f64 = 0.3;
 
 impl Driving {
     /// The driver's last line of progress.

@@ -17,13 +17,14 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use clap::Args;
 use coppice_testbed::fleet::{Fleet, FleetSettings, Startup};
-use coppice_testbed::wait;
+use coppice_testbed::{Profile, wait};
 use jiff::Timestamp;
 
 use self::load::Load;
 use self::record::Record;
 pub(crate) use self::system::{Places, Programs};
 use self::watch::Look;
+pub(crate) use self::watch::Watcher;
 use super::{complain, duration, say};
 
 /// Arguments of `demo`.
@@ -73,7 +74,7 @@ impl Demo {
             begun,
             "starting etcd, kube-apiserver, kube-controller-manager and kube-scheduler",
         );
-        let mut programs = Programs::start_control_plane(&places).await?;
+        let mut programs = Programs::start_control_plane(&places, Profile::Native).await?;
         let outcome = self.show(begun, &places, &mut programs).await;
         if self.keep {
             programs.detach()?;

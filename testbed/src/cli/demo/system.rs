@@ -12,6 +12,8 @@ use kube::{Client, Config};
 
 /// GPUs that the policy of the disaggregated model may hold; also what `samples/slo-policy.yaml` says.
 pub(super) const GPU_BUDGET: u32 = 192;
+/// Namespace of Leases and Services of our own.
+const SYSTEM_NAMESPACE: &str = "coppice-system";
 /// Time between SIGTERM and SIGKILL of a program.
 const GRACE: Duration = Duration::from_secs(10);
 
@@ -34,6 +36,11 @@ impl Places {
             samples,
             namespace: "default".to_owned(),
         }
+    }
+
+    /// Namespace of the workloads.
+    pub(crate) fn namespace(&self) -> &str {
+        &self.namespace
     }
 
     /// The file of one of our programs: beside this one.
@@ -63,13 +70,16 @@ pub(crate) struct Programs {
 
 impl Programs {
     /// Starts the control plane alone. One that an earlier demo left is ended first.
-    pub(crate) async fn start_control_plane(places: &Places) -> anyhow::Result<Self> {
+    pub(crate) async fn start_control_plane(
+        places: &Places,
+        profile: Profile,
+    ) -> anyhow::Result<Self> {
         if let Ok(instance) = Instance::load(&places.root, &places.name) {
             instance.stop()?;
         }
         let settings = Settings {
             root: places.root.clone(),
-            ..Settings::new(Profile::Native)
+            ..Settings::new(profile)
         };
         let started = start(&settings, &places.name).await?;
         Ok(Self {
@@ -97,11 +107,11 @@ impl Programs {
         &self.started.instance
     }
 
-    pub(super) fn config(&self) -> Config {
+    pub(crate) fn config(&self) -> Config {
         self.started.config.clone()
     }
 
-    pub(super) fn client(&self) -> anyhow::Result<Client> {
+    pub(crate) fn client(&self) -> anyhow::Result<Client> {
         Ok(Client::try_from(self.config())?)
     }
 
@@ -125,118 +135,143 @@ impl Programs {
 
     /// Applies the definitions and starts operator, adapter, scaler and gateway; returns when all are ready.
     pub(crate) async fn start_coppice(&mut self, places: &Places) -> anyhow::Result<()> {
-        let client = self.client()?;
+        self.start_operator(places).await?;
+        self.define(places, "coppice-scaler").await?;
+        let [admin, port] = [free_port()?, free_port()?];
+        let config = self.kubeconfig("adapter")?;
+        let arguments = [
+            format!("--kubeconfig={config}"),
+            "serve".to_owned(),
+            format!("--bind-address=127.0.0.1:{port}"),
+            format!("--admin-address=127.0.0.1:{admin}"),
+            format!("--service-namespace={SYSTEM_NAMESPACE}"),
+            format!("--scaler-lease-namespace={SYSTEM_NAMESPACE}"),
+            "--register-apiservice".to_owned(),
+            "--external-host=localhost".to_owned(),
+            "--scrape-interval=2s".to_owned(),
+            "--window=20s".to_owned(),
+        ];
+        self.start_program(
+            places,
+            "adapter",
+            "coppice-adapter",
+            &arguments,
+            admin,
+            "/readyz",
+        )
+        .await?;
+        let config = self.kubeconfig("scaler")?;
+        let arguments = [
+            "run".to_owned(),
+            format!("--kubeconfig={config}"),
+            format!("--admin-address=127.0.0.1:{}", self.scaler),
+            format!("--lease-namespace={SYSTEM_NAMESPACE}"),
+            "--interval=2s".to_owned(),
+            "--scrape-interval=2s".to_owned(),
+            "--window=20s".to_owned(),
+        ];
+        self.start_program(
+            places,
+            "scaler",
+            "coppice-scaler",
+            &arguments,
+            self.scaler,
+            "/readyz",
+        )
+        .await?;
+        let config = self.kubeconfig("gateway")?;
+        let arguments = [
+            "gateway".to_owned(),
+            format!("--kubeconfig={config}"),
+            format!("--namespace={}", places.namespace),
+            "--host=127.0.0.1".to_owned(),
+            format!("--port={}", self.gateway),
+            "--model=qwen3=prefill:app=qwen3,role=prefill;decode:app=qwen3,role=decode".to_owned(),
+            "--model=chat=aggregated:app=chat".to_owned(),
+        ];
+        self.start_program(
+            places,
+            "gateway",
+            "coppice-loadtest",
+            &arguments,
+            self.gateway,
+            "/health",
+        )
+        .await
+    }
+
+    /// Applies the operator's definitions and starts it alone.
+    pub(crate) async fn start_operator(&mut self, places: &Places) -> anyhow::Result<()> {
+        let namespace =
+            format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: {SYSTEM_NAMESPACE}}}\n");
+        apply(&self.client()?, &namespace, "default").await?;
+        self.define(places, "coppice-operator").await?;
+        let admin = free_port()?;
+        let config = self.kubeconfig("operator")?;
+        let arguments = [
+            "run".to_owned(),
+            format!("--kubeconfig={config}"),
+            format!("--admin-address=127.0.0.1:{admin}"),
+            format!("--lease-namespace={SYSTEM_NAMESPACE}"),
+        ];
+        self.start_program(
+            places,
+            "operator",
+            "coppice-operator",
+            &arguments,
+            admin,
+            "/readyz",
+        )
+        .await
+    }
+
+    /// Applies the CustomResourceDefinitions that a program prints.
+    async fn define(&self, places: &Places, program: &str) -> anyhow::Result<()> {
+        let output = std::process::Command::new(places.program(program))
+            .arg("crds")
+            .output()
+            .with_context(|| format!("cannot run {program}; build it with `make build`"))?;
+        anyhow::ensure!(
+            output.status.success(),
+            "{program} crds: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         apply(
-            &client,
-            "apiVersion: v1\nkind: Namespace\nmetadata: {name: coppice-system}\n",
+            &self.client()?,
+            &String::from_utf8(output.stdout)?,
             "default",
         )
         .await?;
-        for program in ["coppice-operator", "coppice-scaler"] {
-            let output = std::process::Command::new(places.program(program))
-                .arg("crds")
-                .output()
-                .with_context(|| format!("cannot run {program}; build it with `make build`"))?;
-            anyhow::ensure!(
-                output.status.success(),
-                "{program} crds: {}",
-                String::from_utf8_lossy(&output.stderr)
-            );
-            apply(&client, &String::from_utf8(output.stdout)?, "default").await?;
-        }
-        let kubeconfig = |name: &str| -> anyhow::Result<String> {
-            // Each program is a user of its own, so that the audit log tells their writes apart.
-            let identity = coppice_testbed::Identity {
-                user: format!("coppice-{name}"),
-                groups: vec!["system:masters".to_owned()],
-            };
-            Ok(self
-                .started
-                .instance
-                .kubeconfig_as(&identity)?
-                .display()
-                .to_string())
-        };
-        let [operator_admin, adapter_admin, adapter] = [free_port()?, free_port()?, free_port()?];
-        let (operator_config, adapter_config, scaler_config, gateway_config) = (
-            kubeconfig("operator")?,
-            kubeconfig("adapter")?,
-            kubeconfig("scaler")?,
-            kubeconfig("gateway")?,
-        );
-        let programs: [(&str, &str, Vec<String>, u16, &str); 4] = [
-            (
-                "operator",
-                "coppice-operator",
-                vec![
-                    "run".to_owned(),
-                    format!("--kubeconfig={operator_config}"),
-                    format!("--admin-address=127.0.0.1:{operator_admin}"),
-                    "--lease-namespace=coppice-system".to_owned(),
-                ],
-                operator_admin,
-                "/readyz",
-            ),
-            (
-                "adapter",
-                "coppice-adapter",
-                vec![
-                    format!("--kubeconfig={adapter_config}"),
-                    "serve".to_owned(),
-                    format!("--bind-address=127.0.0.1:{adapter}"),
-                    format!("--admin-address=127.0.0.1:{adapter_admin}"),
-                    "--service-namespace=coppice-system".to_owned(),
-                    "--scaler-lease-namespace=coppice-system".to_owned(),
-                    "--register-apiservice".to_owned(),
-                    "--external-host=localhost".to_owned(),
-                    "--scrape-interval=2s".to_owned(),
-                    "--window=20s".to_owned(),
-                ],
-                adapter_admin,
-                "/readyz",
-            ),
-            (
-                "scaler",
-                "coppice-scaler",
-                vec![
-                    "run".to_owned(),
-                    format!("--kubeconfig={scaler_config}"),
-                    format!("--admin-address=127.0.0.1:{}", self.scaler),
-                    "--lease-namespace=coppice-system".to_owned(),
-                    "--interval=2s".to_owned(),
-                    "--scrape-interval=2s".to_owned(),
-                    "--window=20s".to_owned(),
-                ],
-                self.scaler,
-                "/readyz",
-            ),
-            (
-                "gateway",
-                "coppice-loadtest",
-                vec![
-                    "gateway".to_owned(),
-                    format!("--kubeconfig={gateway_config}"),
-                    format!("--namespace={}", places.namespace),
-                    "--host=127.0.0.1".to_owned(),
-                    format!("--port={}", self.gateway),
-                    "--model=qwen3=prefill:app=qwen3,role=prefill;decode:app=qwen3,role=decode"
-                        .to_owned(),
-                    "--model=chat=aggregated:app=chat".to_owned(),
-                ],
-                self.gateway,
-                "/health",
-            ),
-        ];
-        for (name, program, arguments, port, path) in programs {
-            self.started.run_beside(&ExtraProcess {
-                name: name.to_owned(),
-                program: places.program(program),
-                arguments,
-                grace: GRACE,
-            })?;
-            self.answers(name, port, path).await?;
-        }
         Ok(())
+    }
+
+    /// A kubeconfig for one of our programs. Each is a user of its own, so that the audit log tells their writes apart.
+    fn kubeconfig(&self, name: &str) -> anyhow::Result<String> {
+        let identity = coppice_testbed::Identity {
+            user: format!("coppice-{name}"),
+            groups: vec!["system:masters".to_owned()],
+        };
+        let path = self.started.instance.kubeconfig_as(&identity)?;
+        Ok(path.display().to_string())
+    }
+
+    /// Starts a program beside the control plane and waits until it says that it is ready.
+    async fn start_program(
+        &mut self,
+        places: &Places,
+        name: &str,
+        program: &str,
+        arguments: &[String],
+        port: u16,
+        path: &str,
+    ) -> anyhow::Result<()> {
+        self.started.run_beside(&ExtraProcess {
+            name: name.to_owned(),
+            program: places.program(program),
+            arguments: arguments.to_vec(),
+            grace: GRACE,
+        })?;
+        self.answers(name, port, path).await
     }
 
     async fn answers(&self, name: &str, port: u16, path: &str) -> anyhow::Result<()> {

@@ -25,7 +25,7 @@ pub(super) const ROLES: [&str; 2] = ["prefill", "decode"];
 
 /// Looks at the cluster.
 #[derive(Debug)]
-pub(super) struct Watcher {
+pub(crate) struct Watcher {
     pods: Api<Pod>,
     sets: Api<DynamicObject>,
     groups: Api<DynamicObject>,
@@ -35,7 +35,7 @@ pub(super) struct Watcher {
 
 /// Units of something scaled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Units {
+pub(crate) struct Units {
     pub(super) wanted: u32,
     pub(super) current: u32,
     pub(super) ready: u32,
@@ -43,7 +43,7 @@ pub(super) struct Units {
 
 /// How far a gang has got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Placement {
+pub(crate) enum Placement {
     /// No pod of it is bound.
     Waiting,
     /// Some of its floor is bound.
@@ -56,7 +56,7 @@ pub(super) enum Placement {
 
 /// The cluster at one instant.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Look {
+pub(crate) struct Look {
     /// By role, and `sets`.
     pub(super) roles: BTreeMap<String, Units>,
     /// The model under the HPA.
@@ -70,7 +70,7 @@ pub(super) struct Look {
 }
 
 impl Watcher {
-    pub(super) fn new(client: Client, namespace: String) -> Self {
+    pub(crate) fn new(client: Client, namespace: String) -> Self {
         let api = |group: &str, version: &str, kind: &str, plural: &str| {
             let resource = ApiResource::from_gvk_with_plural(
                 &GroupVersionKind::gvk(group, version, kind),
@@ -98,7 +98,7 @@ impl Watcher {
     }
 
     /// Reads everything once.
-    pub(super) async fn look(&self) -> anyhow::Result<Look> {
+    pub(crate) async fn look(&self) -> anyhow::Result<Look> {
         let all = ListParams::default();
         let managed = ListParams::default().labels(MANAGED);
         // Gangs before pods: a gang that is seen has at least the pods that it had then.
@@ -250,7 +250,7 @@ impl Look {
     }
 
     /// Both models have an instance that serves, or what is missing.
-    pub(super) fn first_instances_serve(&self) -> Result<(), String> {
+    pub(crate) fn first_instances_serve(&self) -> Result<(), String> {
         let missing: Vec<String> = ROLES
             .iter()
             .map(|role| {
