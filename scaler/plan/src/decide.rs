@@ -267,6 +267,7 @@ fn assemble(
                 because,
                 limited_by: settled.limited_by.union(cut).copied().collect(),
                 age: sized.age,
+                measured_at: sized.measured_at,
                 values: sized.values.clone(),
             }
         })

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use crate::reading::{Age, Quantity};
 
 /// What is wanted, and why. Applying it twice does nothing more.
@@ -41,6 +43,8 @@ pub struct RoleDecision {
     pub limited_by: BTreeSet<Limit>,
     /// How old the role's signals are.
     pub age: Age,
+    /// When the oldest signal that the size follows from was measured. `None`: never.
+    pub measured_at: Option<Timestamp>,
     /// The values that were used.
     pub values: Vec<(Quantity, f64)>,
 }

@@ -68,6 +68,8 @@ pub(crate) struct Sized {
     /// `None`: something it follows from was never measured, or is lost.
     pub(crate) demand: Option<Demand>,
     pub(crate) age: Age,
+    /// When the oldest reading that the demand follows from was taken.
+    pub(crate) measured_at: Option<Timestamp>,
     /// Whether every endpoint answered and the load was seen where it is offered. Otherwise the demand is a lower bound.
     pub(crate) complete: bool,
     pub(crate) values: Vec<(Quantity, f64)>,
@@ -316,6 +318,7 @@ impl Signals<'_> {
         Sized {
             demand: Some(demand),
             age: self.age(reading.at),
+            measured_at: Some(reading.at),
             complete: reading.complete,
             values,
         }
@@ -331,6 +334,7 @@ impl Signals<'_> {
         Sized {
             demand: None,
             age,
+            measured_at: None,
             complete: false,
             values,
         }
