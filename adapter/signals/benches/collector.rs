@@ -26,18 +26,11 @@ fn pod(index: u32, namespaces: u32) -> PodFacts {
             "grove-operator".to_owned(),
         ),
     ]);
+    let namespace = format!("namespace-{:04}", index % namespaces);
+    let name = format!("pod-{index:05}");
     PodFacts {
-        namespace: format!("namespace-{:04}", index % namespaces),
-        name: format!("pod-{index:05}"),
-        uid: String::new(),
         labels: Arc::new(labels),
-        address: Some([127, 0, 0, 1].into()),
-        ready: true,
-        ending: false,
-        scrape_annotation: None,
-        port_annotation: None,
-        path_annotation: None,
-        ports: vec![("http".to_owned(), 8000)],
+        ..PodFacts::ready(&namespace, &name, [127, 0, 0, 1].into(), 8000)
     }
 }
 

@@ -9,9 +9,7 @@
     reason = "a measurement, printed"
 )]
 
-use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
-use std::net::{IpAddr, Ipv4Addr};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,19 +47,8 @@ async fn serve() {
 
 fn pod(index: u32, port: u16) -> PodFacts {
     let [_, high, middle, low] = (index + 0x40_0001).to_be_bytes();
-    PodFacts {
-        namespace: "serving".to_owned(),
-        name: format!("pod-{index:05}"),
-        uid: String::new(),
-        labels: Arc::new(BTreeMap::new()),
-        address: Some(IpAddr::V4(Ipv4Addr::new(127, high, middle, low))),
-        ready: true,
-        ending: false,
-        scrape_annotation: None,
-        port_annotation: None,
-        path_annotation: None,
-        ports: vec![("http".to_owned(), port)],
-    }
+    let address = [127, high, middle, low].into();
+    PodFacts::ready("serving", &format!("pod-{index:05}"), address, port)
 }
 
 /// Processor time of this process so far, in seconds, and its resident memory in MiB.

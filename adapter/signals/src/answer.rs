@@ -13,7 +13,8 @@ use crate::histogram::WindowHistogram;
 use crate::metric::Metric;
 use crate::observe::MeasuredHistogram;
 use crate::query::{Answer, Measured, Missing, Rule, model_id};
-use crate::reading::{Absent, Read, What};
+use crate::reading::{Absent, Models, Read, What};
+use crate::target::Target;
 
 /// What all evaluations of one request share.
 #[derive(Debug)]
@@ -100,27 +101,34 @@ impl Evaluation<'_> {
         }
     }
 
-    pub(crate) fn gauge_sum(&self, what: What) -> Result<Evaluated, Missing> {
-        let gathered = gather(
+    /// What each selected endpoint has to say, if enough of them do.
+    fn gather<V>(
+        &self,
+        whose: Whose,
+        combine: Combine,
+        read: impl Fn(&Target, Models) -> Result<Read<V>, Absent>,
+    ) -> Result<Gathered<V>, Missing> {
+        gather(
             self.selected,
-            Self::whose(what),
-            Combine::Sum,
+            whose,
+            combine,
             self.quorum,
             self.selection,
-            |target, models| target.gauge(what, models),
-        )?;
+            read,
+        )
+    }
+
+    pub(crate) fn gauge_sum(&self, what: What) -> Result<Evaluated, Missing> {
+        let gathered = self.gather(Self::whose(what), Combine::Sum, |target, models| {
+            target.gauge(what, models)
+        })?;
         Ok(sum(gathered, |gauge| gauge.sum))
     }
 
     pub(crate) fn gauge_mean(&self, what: What) -> Result<Evaluated, Missing> {
-        let gathered = gather(
-            self.selected,
-            Self::whose(what),
-            Combine::Share,
-            self.quorum,
-            self.selection,
-            |target, models| target.gauge(what, models),
-        )?;
+        let gathered = self.gather(Self::whose(what), Combine::Share, |target, models| {
+            target.gauge(what, models)
+        })?;
         let total: f64 = gathered.values.iter().map(|gauge| gauge.sum).sum();
         let series: u32 = gathered.values.iter().map(|gauge| gauge.series).sum();
         Ok(Evaluated {
@@ -131,14 +139,9 @@ impl Evaluation<'_> {
     }
 
     pub(crate) fn gauge_max(&self, what: What) -> Result<Evaluated, Missing> {
-        let gathered = gather(
-            self.selected,
-            Self::whose(what),
-            Combine::Share,
-            self.quorum,
-            self.selection,
-            |target, models| target.gauge(what, models),
-        )?;
+        let gathered = self.gather(Self::whose(what), Combine::Share, |target, models| {
+            target.gauge(what, models)
+        })?;
         let value = gathered
             .values
             .iter()
@@ -152,67 +155,48 @@ impl Evaluation<'_> {
     }
 
     pub(crate) fn rate(&self, what: What) -> Result<Evaluated, Missing> {
-        let gathered = gather(
-            self.selected,
-            Self::whose(what),
-            Combine::Sum,
-            self.quorum,
-            self.selection,
-            |target, models| target.rate(what, models, self.window),
-        )?;
+        let gathered = self.gather(Self::whose(what), Combine::Sum, |target, models| {
+            target.rate(what, models, self.window)
+        })?;
         Ok(sum(gathered, |rate| *rate))
     }
 
     /// Arrivals as engines show them: finished per second plus growth of running and waiting.
     pub(crate) fn estimated_arrivals(&self) -> Result<Evaluated, Missing> {
-        let gathered = gather(
-            self.selected,
-            Whose::Engines,
-            Combine::Sum,
-            self.quorum,
-            self.selection,
-            |target, models| {
-                let finished = target.rate(What::Signal(Signal::Finished), models, self.window);
-                let finished = match finished {
-                    Err(Absent::NotYet) => None,
-                    other => Some(other?),
-                };
-                let running = target.slope(What::Signal(Signal::Running), models, self.window)?;
-                let waiting = target.slope(What::Signal(Signal::Waiting), models, self.window)?;
-                let value =
-                    finished.map_or(0.0, |finished| finished.value) + running.value + waiting.value;
-                Ok(Read {
-                    value,
-                    span: running.span,
-                    at_finish: false,
-                })
-            },
-        )?;
+        let gathered = self.gather(Whose::Engines, Combine::Sum, |target, models| {
+            let finished = target.rate(What::Signal(Signal::Finished), models, self.window);
+            let finished = match finished {
+                Err(Absent::NotYet) => None,
+                other => Some(other?),
+            };
+            let running = target.slope(What::Signal(Signal::Running), models, self.window)?;
+            let waiting = target.slope(What::Signal(Signal::Waiting), models, self.window)?;
+            let value =
+                finished.map_or(0.0, |finished| finished.value) + running.value + waiting.value;
+            Ok(Read {
+                value,
+                span: running.span,
+                at_finish: false,
+            })
+        })?;
         let mut evaluated = sum(gathered, |arrivals| *arrivals);
         evaluated.value = evaluated.value.max(0.0);
         Ok(evaluated)
     }
 
     pub(crate) fn ratio(&self, part: Signal, whole: Signal) -> Result<Evaluated, Missing> {
-        let gathered = gather(
-            self.selected,
-            Whose::Engines,
-            Combine::Share,
-            self.quorum,
-            self.selection,
-            |target, models| {
-                let whole = target.rate(What::Signal(whole), models, self.window)?;
-                let part = match target.rate(What::Signal(part), models, self.window) {
-                    Err(Absent::NotYet) => 0.0,
-                    other => other?.value,
-                };
-                Ok(Read {
-                    value: (part, whole.value),
-                    span: whole.span,
-                    at_finish: whole.at_finish,
-                })
-            },
-        )?;
+        let gathered = self.gather(Whose::Engines, Combine::Share, |target, models| {
+            let whole = target.rate(What::Signal(whole), models, self.window)?;
+            let part = match target.rate(What::Signal(part), models, self.window) {
+                Err(Absent::NotYet) => 0.0,
+                other => other?.value,
+            };
+            Ok(Read {
+                value: (part, whole.value),
+                span: whole.span,
+                at_finish: whole.at_finish,
+            })
+        })?;
         let part: f64 = gathered.values.iter().map(|(part, _)| part).sum();
         let whole: f64 = gathered.values.iter().map(|(_, whole)| whole).sum();
         if whole <= 0.0 {
@@ -228,16 +212,9 @@ impl Evaluation<'_> {
     /// All observations together; at least one.
     pub(crate) fn histogram(&self, what: What) -> Result<(WindowHistogram, Gathered<()>), Missing> {
         let merged = RefCell::new(WindowHistogram::default());
-        let gathered = gather(
-            self.selected,
-            Self::whose(what),
-            Combine::Share,
-            self.quorum,
-            self.selection,
-            |target, models| {
-                target.add_histogram(what, models, self.window, &mut merged.borrow_mut())
-            },
-        )?;
+        let gathered = self.gather(Self::whose(what), Combine::Share, |target, models| {
+            target.add_histogram(what, models, self.window, &mut merged.borrow_mut())
+        })?;
         let merged = merged.into_inner();
         if merged.count() <= 0.0 {
             return Err(self.no_observations(gathered.span));

@@ -95,6 +95,24 @@ pub struct Place {
 }
 
 impl PodFacts {
+    /// A ready pod without labels whose one port is called `http`.
+    #[must_use]
+    pub fn ready(namespace: &str, name: &str, address: IpAddr, port: u16) -> Self {
+        Self {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            uid: String::new(),
+            labels: Arc::default(),
+            address: Some(address),
+            ready: true,
+            ending: false,
+            scrape_annotation: None,
+            port_annotation: None,
+            path_annotation: None,
+            ports: vec![("http".to_owned(), port)],
+        }
+    }
+
     /// Whether it counts: ready and not ending.
     #[must_use]
     pub const fn is_live(&self) -> bool {
@@ -185,19 +203,12 @@ mod tests {
     use super::*;
 
     fn pod() -> PodFacts {
-        PodFacts {
-            namespace: "serving".to_owned(),
-            name: "decode-0".to_owned(),
-            uid: "u1".to_owned(),
+        let mut pod = PodFacts {
             labels: Arc::new(BTreeMap::from([("app".to_owned(), "decode".to_owned())])),
-            address: Some([127, 64, 0, 5].into()),
-            ready: true,
-            ending: false,
-            scrape_annotation: None,
-            port_annotation: None,
-            path_annotation: None,
-            ports: vec![("grpc".to_owned(), 9000), ("http".to_owned(), 8000)],
-        }
+            ..PodFacts::ready("serving", "decode-0", [127, 64, 0, 5].into(), 8000)
+        };
+        pod.ports.insert(0, ("grpc".to_owned(), 9000));
+        pod
     }
 
     fn places(pod: &PodFacts, rules: &[ScrapeRule]) -> Vec<(u16, String)> {

@@ -387,17 +387,8 @@ mod tests {
 
     fn pod(name: &str, uid: &str) -> PodFacts {
         PodFacts {
-            namespace: "serving".to_owned(),
-            name: name.to_owned(),
             uid: uid.to_owned(),
-            labels: Arc::new(BTreeMap::new()),
-            address: Some([10, 0, 0, 1].into()),
-            ready: true,
-            ending: false,
-            scrape_annotation: None,
-            port_annotation: None,
-            path_annotation: None,
-            ports: vec![("http".to_owned(), 8000)],
+            ..PodFacts::ready("serving", name, [10, 0, 0, 1].into(), 8000)
         }
     }
 

@@ -290,6 +290,16 @@ impl std::fmt::Display for Why {
 }
 
 impl Missing {
+    /// Every [`Self::category`].
+    pub const CATEGORIES: [&str; 6] = [
+        "NoEndpoints",
+        "QuorumNotMet",
+        "NotExposed",
+        "NoObservations",
+        "JustAdded",
+        "TooManySeries",
+    ];
+
     /// A short name for events, metric labels and log fields.
     #[must_use]
     pub const fn category(&self) -> &'static str {

@@ -50,6 +50,17 @@ struct Span {
     length: Duration,
 }
 
+impl Span {
+    /// A change over the span as a rate.
+    fn per_second(&self, change: f64, at_finish: bool) -> Read<f64> {
+        Read {
+            value: change / self.length.as_secs_f64(),
+            span: self.length,
+            at_finish,
+        }
+    }
+}
+
 /// The channels of each signal, found anew when the series of a target change.
 #[derive(Debug, Default)]
 pub(crate) struct Routes {
@@ -154,11 +165,7 @@ impl Target {
             }
         }
         let change: f64 = change.ok_or_else(|| self.absent(what))?;
-        Ok(Read {
-            value: change / span.length.as_secs_f64(),
-            span: span.length,
-            at_finish: parts.at_finish,
-        })
+        Ok(span.per_second(change, parts.at_finish))
     }
 
     /// Increase of a counter per second over a window.
@@ -188,11 +195,7 @@ impl Target {
             }
         }
         let growth: f64 = growth.ok_or_else(|| self.absent(what))?;
-        Ok(Read {
-            value: growth / span.length.as_secs_f64(),
-            span: span.length,
-            at_finish: parts.at_finish,
-        })
+        Ok(span.per_second(growth, parts.at_finish))
     }
 
     /// Adds the observations within a window to `merged`.

@@ -1,13 +1,14 @@
 //! What was found out a moment ago: which endpoints a selection takes in, and answers to the same question.
 //!
-//! Many autoscalers ask the same, and samples are seconds apart: an answer holds for [`ANSWER_HOLDS`] at most. Whatever
-//! changes an endpoint empties both.
+//! Many autoscalers ask the same, and samples are seconds apart: an answer holds for [`ANSWER_HOLDS`] at most. Those who ask the same
+//! at the same time wait for the one that finds out. Whatever changes an endpoint empties all of it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 
 use crate::endpoint::Endpoint;
 use crate::query::{Answer, Missing, Query, Selection};
@@ -23,6 +24,8 @@ pub(crate) struct Recent {
     version: u64,
     selections: HashMap<Selection, Arc<[Arc<Endpoint>]>>,
     answers: HashMap<Query, Given>,
+    /// Held by whoever is finding out an answer.
+    turns: HashMap<Query, Arc<Mutex<()>>>,
 }
 
 /// An answer that was given.
@@ -41,7 +44,9 @@ impl Recent {
         version: u64,
         selection: &Selection,
     ) -> Option<Arc<[Arc<Endpoint>]>> {
-        self.follow(version);
+        if !self.follow(version) {
+            return None;
+        }
         self.selections.get(selection).map(Arc::clone)
     }
 
@@ -52,7 +57,9 @@ impl Recent {
         selection: &Selection,
         endpoints: &Arc<[Arc<Endpoint>]>,
     ) {
-        self.follow(version);
+        if !self.follow(version) {
+            return;
+        }
         if self.selections.len() >= KEPT {
             self.selections.clear();
         }
@@ -69,7 +76,9 @@ impl Recent {
         query: &Query,
         now: Timestamp,
     ) -> Option<Result<Answer, Missing>> {
-        self.follow(version);
+        if !self.follow(version) {
+            return None;
+        }
         let given = self.answers.get_mut(query)?;
         let age = Duration::try_from(now.duration_since(given.at)).ok()?;
         let holds = if given.renewing {
@@ -81,7 +90,32 @@ impl Recent {
         (age < holds).then(|| given.answer.clone())
     }
 
-    /// Remembers an answer.
+    /// The turn to find out an answer: lock it, then look at [`Self::found_meanwhile`] before finding out.
+    pub(crate) fn turn(&mut self, query: &Query) -> Arc<Mutex<()>> {
+        if self.turns.len() >= KEPT {
+            self.turns.clear();
+        }
+        Arc::clone(self.turns.entry(query.clone()).or_default())
+    }
+
+    /// The answer that somebody else has found out while one waited for one's turn.
+    ///
+    /// Others may have begun a little later than `now`, so an answer may also be a little younger than the question.
+    pub(crate) fn found_meanwhile(
+        &mut self,
+        version: u64,
+        query: &Query,
+        now: Timestamp,
+    ) -> Option<Result<Answer, Missing>> {
+        if !self.follow(version) {
+            return None;
+        }
+        let given = self.answers.get(query)?;
+        let apart = now.duration_since(given.at).unsigned_abs();
+        (apart < ANSWER_HOLDS).then(|| given.answer.clone())
+    }
+
+    /// Remembers an answer, and ends the turn.
     pub(crate) fn remember_answer(
         &mut self,
         version: u64,
@@ -89,7 +123,10 @@ impl Recent {
         now: Timestamp,
         answer: &Result<Answer, Missing>,
     ) {
-        self.follow(version);
+        self.turns.remove(query);
+        if !self.follow(version) {
+            return;
+        }
         if self.answers.len() >= KEPT {
             self.answers.clear();
         }
@@ -101,12 +138,14 @@ impl Recent {
         self.answers.insert(query.clone(), given);
     }
 
-    fn follow(&mut self, version: u64) {
-        if self.version != version {
+    /// Forgets what was found out before this version of the index. `false`: a later one is known already.
+    fn follow(&mut self, version: u64) -> bool {
+        if self.version < version {
             self.version = version;
             self.selections.clear();
             self.answers.clear();
         }
+        self.version == version
     }
 }
 
@@ -135,6 +174,15 @@ mod tests {
         );
         assert_eq!(recent.answer(1, &query, at(400)), None, "but not for long");
         assert_eq!(recent.answer(1, &query, at(-1)), None);
+        assert!(
+            recent.found_meanwhile(1, &query, at(-1)).is_some(),
+            "whoever waited takes an answer that began a little later"
+        );
+        assert_eq!(
+            recent.found_meanwhile(1, &query, at(200)),
+            None,
+            "but not one that is too old"
+        );
         assert_eq!(recent.answer(2, &query, at(0)), None);
         assert_eq!(
             recent.answer(1, &query, at(0)),

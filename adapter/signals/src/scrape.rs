@@ -159,8 +159,14 @@ fn record(
             inner
                 .metrics
                 .count_scrape(failed.category(), took.as_secs_f64());
-            if let ScrapeFailed::Ingest(NotIngested::Limit { name, .. }) = &failed {
-                inner.metrics.count_limit(name);
+            match &failed {
+                ScrapeFailed::Ingest(NotIngested::Limit { name, .. }) => {
+                    inner.metrics.count_limit(name);
+                }
+                ScrapeFailed::Fetch(NotFetched::TooLarge { .. }) => {
+                    inner.metrics.count_limit("limits.body_bytes");
+                }
+                ScrapeFailed::Fetch(_) | ScrapeFailed::Ingest(_) | ScrapeFailed::Deadline(_) => {}
             }
             let source = source(&failed);
             // Once when it begins; a pod that is not ready yet refuses connections as a matter of course.

@@ -17,9 +17,10 @@ use crate::clock::Clock;
 use crate::collection::Catalogue;
 use crate::discover::{PodFacts, ScrapeRule, StaticTarget};
 use crate::endpoint::{Endpoint, Selected, Tracked};
+use crate::engines::Recognition;
 use crate::index::{Added, Index, WatchId};
 use crate::metric::Metric;
-use crate::metrics::Metrics;
+use crate::metrics::{FRESH, Metrics, NEVER_SCRAPED, NOT_READY, STALE, UNRECOGNISED};
 use crate::observe::{EndpointCounts, RoleSignals};
 use crate::query::{Answer, EndpointAnswer, EndpointStatus, Measured, Missing, Query, Selection};
 use crate::recent::Recent;
@@ -190,7 +191,7 @@ impl Signals {
 
     /// Answers a query over all selected endpoints together, from memory.
     ///
-    /// The same question within a fifth of a second gets the same answer.
+    /// The same question within a fifth of a second gets the same answer; asked several times at once, it is answered once.
     ///
     /// A series asked for by its own name is collected from the first question on ([`Missing::JustAdded`]).
     ///
@@ -202,6 +203,17 @@ impl Signals {
             return answer;
         }
         let raw = self.inner.raw_id(&query.metric, now)?;
+        let turn = self.inner.recent.lock().turn(query);
+        let _turn = turn.lock();
+        let found = self
+            .inner
+            .recent
+            .lock()
+            .found_meanwhile(version, query, now);
+        if let Some(answer) = found {
+            return answer;
+        }
+        self.inner.metrics.evaluations.inc();
         let selected = self.inner.select(&query.selection, now);
         let selection = query.selection.to_string();
         let evaluation =
@@ -416,23 +428,44 @@ impl Inner {
     fn keep_house(&self) {
         let now = self.clock.now();
         let stale_after = self.settings.stale_after();
-        let (mut fresh, mut stale, mut never, mut not_ready) = (0, 0, 0, 0);
+        let mut counts: Vec<(Option<Recognition>, [usize; 4])> = Vec::new();
         let (mut series, mut stale_series) = (0, 0);
+        let mut oldest = Duration::ZERO;
         for endpoint in self.index.read().endpoints(None) {
             let state = endpoint.tracked.state.lock();
             let count = state.target.series();
             series += count;
-            let is_fresh = state.target.glance.last.map(|last| {
-                Duration::try_from(now.duration_since(last)).unwrap_or_default() <= stale_after
-            });
-            match (endpoint.live, is_fresh) {
-                (false, _) => not_ready += 1,
-                (true, Some(true)) => fresh += 1,
-                (true, Some(false)) => {
-                    stale += 1;
-                    stale_series += count;
+            let age = state
+                .target
+                .glance
+                .last
+                .map(|last| Duration::try_from(now.duration_since(last)).unwrap_or_default());
+            let place = match (endpoint.live, age) {
+                (false, _) => NOT_READY,
+                (true, None) => NEVER_SCRAPED,
+                (true, Some(age)) => {
+                    oldest = oldest.max(age);
+                    if age <= stale_after {
+                        FRESH
+                    } else {
+                        stale_series += count;
+                        STALE
+                    }
                 }
-                (true, None) => never += 1,
+            };
+            let server = state.target.recognition();
+            let is_same = |(known, _): &&mut (Option<Recognition>, _)| match (&*known, server) {
+                (Some(known), Some(server)) => known.is_same_server(server),
+                (None, None) => true,
+                _ => false,
+            };
+            match counts.iter_mut().find(is_same) {
+                Some((_, places)) => places[place] += 1,
+                None => {
+                    let mut places = [0; 4];
+                    places[place] = 1;
+                    counts.push((server, places));
+                }
             }
         }
         let over_limit = self.index.read().over_limit();
@@ -444,7 +477,12 @@ impl Inner {
                 "endpoints are not scraped: too many"
             );
         }
-        self.metrics.set_endpoints([fresh, stale, never, not_ready]);
+        let counts = counts.into_iter().map(|(server, places)| {
+            let name = server.map_or_else(|| UNRECOGNISED.to_owned(), Recognition::name);
+            (name, places)
+        });
+        self.metrics.set_endpoints(counts);
+        self.metrics.oldest_sample_age.set(oldest.as_secs_f64());
         self.metrics
             .series
             .set(i64::try_from(series).unwrap_or(i64::MAX));
@@ -458,5 +496,82 @@ impl Inner {
         });
         let Names { catalogue, asked } = &mut *names;
         catalogue.retain_raw(|name| asked.contains_key(name));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use prometheus_client::registry::Registry;
+
+    use super::*;
+
+    /// A collector of so many llama.cpp servers, with one request waiting at each.
+    fn collector(servers: usize, registry: &mut Registry) -> Signals {
+        let signals = Signals::new(Settings::default(), Metrics::register(registry)).unwrap();
+        let targets = (0..servers).map(|index| StaticTarget {
+            namespace: "serving".to_owned(),
+            name: format!("server-{index:05}"),
+            address: format!("127.0.0.1:{}", 1024 + index),
+            path: "/metrics".to_owned(),
+            labels: BTreeMap::new(),
+        });
+        signals.set_static_targets("test", targets.collect());
+        let body = b"llamacpp:requests_processing 2\nllamacpp:requests_deferred 1\n";
+        signals
+            .ingest(&Selection::default(), body, signals.now())
+            .unwrap();
+        signals
+    }
+
+    #[tokio::test]
+    async fn the_same_question_asked_by_many_at_once_is_answered_once() {
+        const ASKERS: usize = 32;
+        let mut registry = Registry::default();
+        let signals = collector(2000, &mut registry);
+        let query = Query::parse("coppice_requests_waiting", Some("serving"), "").unwrap();
+        let start = Barrier::new(ASKERS);
+        let answers: Vec<_> = std::thread::scope(|scope| {
+            let askers: Vec<_> = (0..ASKERS)
+                .map(|_| {
+                    scope.spawn(|| {
+                        start.wait();
+                        signals.query(&query, signals.now())
+                    })
+                })
+                .collect();
+            askers
+                .into_iter()
+                .map(|asker| asker.join().unwrap().unwrap())
+                .collect()
+        });
+        assert_eq!(answers[0].value, 2000.0);
+        assert!(answers.iter().all(|answer| *answer == answers[0]));
+        assert_eq!(signals.inner.metrics.evaluations.get(), 1);
+        // Another question is another answer.
+        let other = Query::parse("coppice_requests_running", Some("serving"), "").unwrap();
+        assert_eq!(signals.query(&other, signals.now()).unwrap().value, 4000.0);
+        assert_eq!(signals.inner.metrics.evaluations.get(), 2);
+    }
+
+    #[tokio::test]
+    async fn endpoints_are_counted_by_server_and_state() {
+        let mut registry = Registry::default();
+        let signals = collector(3, &mut registry);
+        signals.inner.keep_house();
+        let exposed = |line: &str| {
+            let mut text = String::new();
+            prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+            assert!(
+                text.lines().any(|each| each == line),
+                "{line} is not in\n{text}"
+            );
+        };
+        exposed("endpoints{engine=\"llama.cpp\",state=\"fresh\"} 3");
+        exposed("endpoints{engine=\"vllm\",state=\"fresh\"} 0");
+        signals.set_static_targets("test", Vec::new());
+        signals.inner.keep_house();
+        exposed("endpoints{engine=\"llama.cpp\",state=\"fresh\"} 0");
     }
 }

@@ -9,7 +9,7 @@
 mod support;
 
 use std::io::Write;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -104,9 +104,8 @@ fn settings() -> Settings {
 }
 
 fn pod_at(address: SocketAddr) -> PodFacts {
-    let ip: IpAddr = address.ip();
     PodFacts {
-        address: Some(ip),
+        address: Some(address.ip()),
         ports: vec![("http".to_owned(), address.port())],
         ..support::pod("pod-0")
     }
@@ -204,7 +203,7 @@ async fn a_server_is_scraped_again_and_again_over_one_connection() {
     until("house is kept", || {
         scraping
             .exposed()
-            .contains("adapter_endpoints{state=\"fresh\"} 1")
+            .contains("adapter_endpoints{engine=\"vllm\",state=\"fresh\"} 1")
     })
     .await;
     assert!(scraping.exposed().contains("adapter_stale_series 0"));

@@ -102,17 +102,9 @@ pub(crate) fn select(selector: &str) -> Selection {
 
 pub(crate) fn pod(name: &str) -> PodFacts {
     PodFacts {
-        namespace: "serving".to_owned(),
-        name: name.to_owned(),
         uid: format!("uid of {name}"),
         labels: Arc::new(BTreeMap::from([("name".to_owned(), name.to_owned())])),
-        address: Some([127, 0, 0, 1].into()),
-        ready: true,
-        ending: false,
-        scrape_annotation: None,
-        port_annotation: None,
-        path_annotation: None,
-        ports: vec![("http".to_owned(), 8000)],
+        ..PodFacts::ready("serving", name, [127, 0, 0, 1].into(), 8000)
     }
 }
 
