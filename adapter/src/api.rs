@@ -18,7 +18,7 @@ use tracing::debug;
 
 use crate::authn::Authenticator;
 use crate::authz::{Allowed, Authorizer};
-use crate::discovery::{Discovery, Document};
+use crate::discovery::Discovery;
 use crate::metrics::{Kind, RequestMetrics};
 use crate::query::{MetricRequest, Sources};
 use crate::route::{MetricPath, Route, Target};
@@ -131,22 +131,14 @@ impl Endpoint {
                 let path = path.clone();
                 self.sources.explain(&metric(allowed, path), headers)
             }
-            target => {
-                let document = match target {
-                    Target::Index => Document::Index,
-                    Target::Groups => Document::Groups,
-                    Target::Group => Document::Group,
-                    Target::Resources => Document::Resources,
-                    Target::Version => Document::Version,
-                    Target::Metric(_) | Target::Explanation(_) | Target::Unknown => {
-                        return Err(Refusal::not_found(
-                            "the server could not find the requested path",
-                        ));
-                    }
-                };
+            Target::Document(document) => {
                 *kind = Kind::Discovery;
+                let document = *document;
                 self.discovery.serve(&allowed.map(|_| document), headers)
             }
+            Target::Unknown => Err(Refusal::not_found(
+                "the server could not find the requested path",
+            )),
         }
     }
 }

@@ -12,43 +12,35 @@ use serde_json::{Value, json};
 
 use crate::authz::Allowed;
 use crate::negotiate::{self, AggregatedVersion, DiscoveryForm};
-use crate::route::{GROUP, VERSION};
+use crate::openapi;
+use crate::route::{Document, GROUP, VERSION};
 use crate::status::Refusal;
 use crate::wanted;
 
 /// The documents.
 #[derive(Debug)]
 pub(crate) struct Discovery {
-    index: String,
-    groups: String,
-    group: String,
-    resources: String,
-    version: String,
-    aggregated: Aggregated,
-    aggregated_beta: Aggregated,
+    index: Tagged,
+    groups: Tagged,
+    group: Tagged,
+    resources: Tagged,
+    version: Tagged,
+    aggregated: Tagged,
+    aggregated_beta: Tagged,
+    openapi_v2: Tagged,
+    openapi_v3_index: Tagged,
+    openapi_v3: Tagged,
 }
 
+/// A document that clients ask for again and again, with a tag of its content.
 #[derive(Debug)]
-struct Aggregated {
+struct Tagged {
     body: String,
     content_type: HeaderValue,
     etag: HeaderValue,
 }
 
-/// Which document.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Document {
-    /// The paths.
-    Index,
-    /// The groups, in the form that the client prefers.
-    Groups,
-    /// Our group.
-    Group,
-    /// Our metrics.
-    Resources,
-    /// This program's version.
-    Version,
-}
+const JSON: &str = "application/json";
 
 /// The names that are listed: every metric with a name of its own.
 pub(crate) fn listed_metrics() -> Vec<String> {
@@ -69,20 +61,28 @@ impl Discovery {
                 json!({"name": name, "singularName": "", "namespaced": true, "kind": kind_of(name), "verbs": ["get"]})
             })
             .collect();
+        let openapi = openapi::Documents::new(&names);
+        let index = json!({"paths": [
+            "/apis", format!("/apis/{GROUP}"), format!("/apis/{GROUP}/{VERSION}"), "/healthz", "/livez",
+            "/openapi/v2", "/openapi/v3", format!("/openapi/v3/apis/{GROUP}/{VERSION}"), "/readyz", "/version",
+        ]});
+        let resources = json!({
+            "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": format!("{GROUP}/{VERSION}"), "resources": resources,
+        });
+        let program =
+            json!({"program": env!("CARGO_PKG_NAME"), "version": env!("CARGO_PKG_VERSION")});
+        let json = |value: &Value| Tagged::new(JSON, value.to_string());
         Self {
-            index: json!({"paths": [
-                "/apis", format!("/apis/{GROUP}"), format!("/apis/{GROUP}/{VERSION}"), "/healthz", "/livez", "/readyz", "/version",
-            ]})
-            .to_string(),
-            groups: json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": [group]}).to_string(),
-            group: with_kind("APIGroup", group).to_string(),
-            resources: json!({
-                "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": format!("{GROUP}/{VERSION}"), "resources": resources,
-            })
-            .to_string(),
-            version: json!({"program": env!("CARGO_PKG_NAME"), "version": env!("CARGO_PKG_VERSION")}).to_string(),
-            aggregated: Aggregated::new("v2", &names),
-            aggregated_beta: Aggregated::new("v2beta1", &names),
+            index: json(&index),
+            groups: json(&json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": [group]})),
+            group: json(&with_kind("APIGroup", group)),
+            resources: json(&resources),
+            version: json(&program),
+            aggregated: aggregated("v2", &names),
+            aggregated_beta: aggregated("v2beta1", &names),
+            openapi_v2: Tagged::new(JSON, openapi.v2),
+            openapi_v3_index: Tagged::new(JSON, openapi.v3_index),
+            openapi_v3: Tagged::new(JSON, openapi.v3),
         }
     }
 
@@ -95,62 +95,64 @@ impl Discovery {
         document: &Allowed<Document>,
         headers: &HeaderMap,
     ) -> Result<Response, Refusal> {
-        let body = match document.get() {
+        let document = match document.get() {
             Document::Groups => {
-                match negotiate::discovery_form(headers).ok_or_else(Refusal::not_acceptable)? {
-                    DiscoveryForm::Aggregated(AggregatedVersion::V2) => {
-                        return Ok(self.aggregated.serve(headers));
-                    }
-                    DiscoveryForm::Aggregated(AggregatedVersion::V2Beta1) => {
-                        return Ok(self.aggregated_beta.serve(headers));
-                    }
+                let form =
+                    negotiate::discovery_form(headers).ok_or_else(Refusal::not_acceptable)?;
+                let groups = match form {
+                    DiscoveryForm::Aggregated(AggregatedVersion::V2) => &self.aggregated,
+                    DiscoveryForm::Aggregated(AggregatedVersion::V2Beta1) => &self.aggregated_beta,
                     DiscoveryForm::Groups => &self.groups,
-                }
+                };
+                return Ok(groups.serve(headers));
             }
             Document::Index => &self.index,
             Document::Group => &self.group,
             Document::Resources => &self.resources,
             Document::Version => &self.version,
+            Document::OpenApiV2 => &self.openapi_v2,
+            Document::OpenApiV3Index => &self.openapi_v3_index,
+            Document::OpenApiV3 => &self.openapi_v3,
         };
         if !negotiate::accepts_json(headers) {
             return Err(Refusal::not_acceptable());
         }
-        Ok((
-            [(CONTENT_TYPE, "application/json"), (VARY, "Accept")],
-            body.clone(),
-        )
-            .into_response())
+        Ok(document.serve(headers))
     }
 }
 
-impl Aggregated {
-    fn new(version: &str, names: &[String]) -> Self {
-        let resources: Vec<_> = names
-            .iter()
-            .map(|name| {
-                json!({
-                    "resource": name, "scope": "Namespaced", "singularResource": "", "verbs": ["get"],
-                    "responseKind": {"group": GROUP, "version": VERSION, "kind": kind_of(name)},
-                })
+/// The aggregated form of one version of `apidiscovery.k8s.io`.
+fn aggregated(version: &str, names: &[String]) -> Tagged {
+    let resources: Vec<_> = names
+        .iter()
+        .map(|name| {
+            json!({
+                "resource": name, "scope": "Namespaced", "singularResource": "", "verbs": ["get"],
+                "responseKind": {"group": GROUP, "version": VERSION, "kind": kind_of(name)},
             })
-            .collect();
-        let body = json!({
-            "kind": "APIGroupDiscoveryList", "apiVersion": format!("apidiscovery.k8s.io/{version}"), "metadata": {},
-            "items": [{
-                "metadata": {"name": GROUP, "creationTimestamp": null},
-                "versions": [{"version": VERSION, "freshness": "Current", "resources": resources}],
-            }],
         })
-        .to_string();
-        let value = |text: String| HeaderValue::try_from(text).expect("digits and names");
+        .collect();
+    let body = json!({
+        "kind": "APIGroupDiscoveryList", "apiVersion": format!("apidiscovery.k8s.io/{version}"), "metadata": {},
+        "items": [{
+            "metadata": {"name": GROUP, "creationTimestamp": null},
+            "versions": [{"version": VERSION, "freshness": "Current", "resources": resources}],
+        }],
+    })
+    .to_string();
+    Tagged::new(
+        &format!("application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"),
+        body,
+    )
+}
+
+impl Tagged {
+    fn new(content_type: &str, body: String) -> Self {
+        let value = |text: &str| HeaderValue::try_from(text).expect("digits and names");
+        let tag = crypto::hex(&crypto::sha256(&[body.as_bytes()]));
         Self {
-            etag: value(format!(
-                "\"{}\"",
-                crypto::hex(&crypto::sha256(&[body.as_bytes()]))
-            )),
-            content_type: value(format!(
-                "application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"
-            )),
+            etag: value(&format!("\"{tag}\"")),
+            content_type: value(content_type),
             body,
         }
     }

@@ -8,6 +8,8 @@ mod api;
 mod authn;
 mod authz;
 mod cache;
+#[cfg(test)]
+mod dashboards;
 mod discovery;
 #[cfg(test)]
 mod fixtures;
@@ -16,6 +18,7 @@ mod manifests;
 mod metrics;
 mod negotiate;
 mod objects;
+mod openapi;
 mod quantity;
 mod query;
 mod register;

@@ -138,6 +138,8 @@ pub(crate) struct RightsFor {
     pub lease_namespace: String,
     /// Whether the adapter registers itself (`serve --register-apiservice`).
     pub registers: bool,
+    /// The Service that it keeps for itself when it runs outside the cluster (`serve --external-host`).
+    pub external_service: Option<String>,
     /// The Secret in which replicas share a self-issued certificate (`serve --tls-secret`).
     pub tls_secret: Option<String>,
 }
@@ -157,15 +159,15 @@ pub(crate) struct Rights {
     pub bindings: Vec<RoleBinding>,
 }
 
-/// Makes the rights.
+/// Makes the rights: what the adapter does, and nothing else. A test on a real API server watches it do all of it.
 pub(crate) fn rights(who: &RightsFor) -> Rights {
     let adapter = account(&who.namespace, &who.service_account);
     let mut reads = vec![
-        rule(&[""], &["pods"], &["get", "list", "watch"], &[]),
+        rule(&[""], &["pods"], &["list", "watch"], &[]),
         rule(
             &["autoscaling.coppice.dev"],
             &["scalingpolicies"],
-            &["get", "list", "watch"],
+            &["list", "watch"],
             &[],
         ),
     ];
@@ -173,7 +175,7 @@ pub(crate) fn rights(who: &RightsFor) -> Rights {
         reads.push(rule(
             &["apiregistration.k8s.io"],
             &["apiservices"],
-            &["get", "list", "watch", "patch"],
+            &["list", "watch", "patch"],
             &[&api_service_name()],
         ));
         reads.push(rule(
@@ -186,7 +188,7 @@ pub(crate) fn rights(who: &RightsFor) -> Rights {
     let lease = rule(
         &["coordination.k8s.io"],
         &["leases"],
-        &["get", "list", "watch"],
+        &["list", "watch"],
         &[coppice_scaler_api::LEASE_NAME],
     );
     let mut roles = vec![role(
@@ -208,8 +210,12 @@ pub(crate) fn rights(who: &RightsFor) -> Rights {
             &adapter,
         ),
     ];
-    if who.registers {
-        let rules = vec![rule(&[""], &["services"], &["get", "create", "patch"], &[])];
+    if let Some(service) = &who.external_service {
+        // A create is not checked against a name.
+        let rules = vec![
+            rule(&[""], &["services"], &["patch"], &[service]),
+            rule(&[""], &["services"], &["create"], &[]),
+        ];
         roles.push(role(&who.namespace, "coppice-adapter-registrar", rules));
         bindings.push(binding(
             &who.namespace,
@@ -374,6 +380,7 @@ mod tests {
             service_account: NAME.into(),
             lease_namespace: "system".into(),
             registers,
+            external_service: None,
             tls_secret: None,
         };
         let writes = |rights: &Rights| {

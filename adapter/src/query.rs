@@ -9,6 +9,7 @@ use coppice_signals::{Answer, InvalidQuery, Missing, Query, Selector, Signals};
 use jiff::Timestamp;
 
 use crate::authz::Allowed;
+use crate::metrics::RequestMetrics;
 use crate::negotiate::{self, MetricForm};
 use crate::quantity::{Clamped, quantity};
 use crate::route::{GROUP, MetricPath};
@@ -34,6 +35,8 @@ pub(crate) struct Sources {
     pub signals: Signals,
     /// The scaler's decisions.
     pub wanted: WantedReplicas,
+    /// Counts.
+    pub metrics: RequestMetrics,
 }
 
 /// A value ready to be sent.
@@ -146,7 +149,8 @@ impl Sources {
             );
         }
         let query = self.query(request)?;
-        match self.signals.query(&query, self.signals.now()) {
+        let now = self.signals.now();
+        match self.signals.query(&query, now) {
             Ok(Answer {
                 value,
                 timestamp,
@@ -154,8 +158,14 @@ impl Sources {
                 labels,
                 warnings,
                 ..
-            }) => sendable(request, value, timestamp, window, labels, warnings),
-            Err(missing) => Err(self.refuse(&request.path, &missing)),
+            }) => {
+                self.metrics.value(age(timestamp, now));
+                sendable(request, value, timestamp, window, labels, warnings)
+            }
+            Err(missing) => {
+                self.metrics.missing(&missing);
+                Err(self.refuse(&request.path, &missing))
+            }
         }
     }
 

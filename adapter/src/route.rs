@@ -27,6 +27,19 @@ pub(crate) struct Route {
 /// What can be asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Target {
+    /// Something that does not depend on what is scraped.
+    Document(Document),
+    /// `/apis/GROUP/VERSION/namespaces/NAMESPACE/METRIC`.
+    Metric(MetricPath),
+    /// The same with `/explain` behind it: how the value came about.
+    Explanation(MetricPath),
+    /// Anything else.
+    Unknown,
+}
+
+/// A document that describes the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Document {
     /// `/`: the paths there are.
     Index,
     /// `/apis`: the groups there are.
@@ -37,12 +50,12 @@ pub(crate) enum Target {
     Resources,
     /// `/version`.
     Version,
-    /// `/apis/GROUP/VERSION/namespaces/NAMESPACE/METRIC`.
-    Metric(MetricPath),
-    /// The same with `/explain` behind it: how the value came about.
-    Explanation(MetricPath),
-    /// Anything else.
-    Unknown,
+    /// `/openapi/v2`.
+    OpenApiV2,
+    /// `/openapi/v3`: which documents there are.
+    OpenApiV3Index,
+    /// `/openapi/v3/apis/GROUP/VERSION`.
+    OpenApiV3,
 }
 
 /// Which metric is asked for.
@@ -121,11 +134,16 @@ impl Route {
             ),
             other => {
                 let target = match other {
-                    [] => Target::Index,
-                    ["apis"] => Target::Groups,
-                    ["apis", GROUP] => Target::Group,
-                    ["apis", GROUP, VERSION] => Target::Resources,
-                    ["version"] => Target::Version,
+                    [] => Target::Document(Document::Index),
+                    ["apis"] => Target::Document(Document::Groups),
+                    ["apis", GROUP] => Target::Document(Document::Group),
+                    ["apis", GROUP, VERSION] => Target::Document(Document::Resources),
+                    ["version"] => Target::Document(Document::Version),
+                    ["openapi", "v2"] => Target::Document(Document::OpenApiV2),
+                    ["openapi", "v3"] => Target::Document(Document::OpenApiV3Index),
+                    ["openapi", "v3", "apis", GROUP, VERSION] => {
+                        Target::Document(Document::OpenApiV3)
+                    }
                     _ => Target::Unknown,
                 };
                 let path = uri.path().to_owned();
@@ -295,13 +313,22 @@ mod tests {
     #[test]
     fn discovery_paths_are_no_resources() {
         for (path, target) in [
-            ("/", Target::Index),
-            ("/apis", Target::Groups),
-            ("/apis/", Target::Groups),
-            ("/apis/external.metrics.k8s.io", Target::Group),
-            (BASE, Target::Resources),
-            ("/version", Target::Version),
-            ("/openapi/v2", Target::Unknown),
+            ("/", Target::Document(Document::Index)),
+            ("/apis", Target::Document(Document::Groups)),
+            ("/apis/", Target::Document(Document::Groups)),
+            (
+                "/apis/external.metrics.k8s.io",
+                Target::Document(Document::Group),
+            ),
+            (BASE, Target::Document(Document::Resources)),
+            ("/version", Target::Document(Document::Version)),
+            ("/openapi/v2", Target::Document(Document::OpenApiV2)),
+            ("/openapi/v3", Target::Document(Document::OpenApiV3Index)),
+            (
+                "/openapi/v3/apis/external.metrics.k8s.io/v1beta1",
+                Target::Document(Document::OpenApiV3),
+            ),
+            ("/openapi/v3/apis/other.io/v1", Target::Unknown),
             ("/apis/other.io/v1/namespaces/a/m", Target::Unknown),
         ] {
             let asked = route("GET", path);

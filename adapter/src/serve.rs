@@ -10,7 +10,6 @@ use coppice_runtime::shutdown::Shutdown;
 use coppice_runtime::tls::ClientAuth;
 use coppice_runtime::{admin, client};
 use coppice_signals::Signals;
-use prometheus_client::registry::Registry;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -18,7 +17,7 @@ use crate::api::{self, Endpoint};
 use crate::authn::{Authenticator, Tokens, watch_config};
 use crate::authz::Authorizer;
 use crate::discovery::Discovery;
-use crate::metrics::RequestMetrics;
+use crate::metrics::Measured;
 use crate::query::Sources;
 use crate::register;
 use crate::settings::ServeArgs;
@@ -37,13 +36,12 @@ pub(crate) async fn serve(args: ServeArgs, kube: client::KubeArgs) -> anyhow::Re
     let kube = client::connect(&kube).await?;
     let namespace = kube.default_namespace().to_owned();
 
-    let mut registry = Registry::default();
-    let own = registry.sub_registry_with_prefix("adapter");
-    let metrics = RequestMetrics::register(own);
-    let signals = Signals::new(
-        args.scrape.settings(),
-        coppice_signals::Metrics::register(own),
-    )?;
+    let Measured {
+        registry,
+        requests: metrics,
+        signals,
+    } = Measured::new();
+    let signals = Signals::new(args.scrape.settings(), signals)?;
 
     let readiness = Readiness::default();
     readiness.follow(stop.clone());
@@ -99,6 +97,7 @@ pub(crate) async fn serve(args: ServeArgs, kube: client::KubeArgs) -> anyhow::Re
         sources: Sources {
             signals: signals.clone(),
             wanted,
+            metrics: metrics.clone(),
         },
         metrics: metrics.clone(),
         places: Arc::new(Semaphore::new(places)),

@@ -269,6 +269,8 @@ impl ManifestsArgs {
             service_account: self.service_account.clone(),
             lease_namespace: self.lease_namespace(),
             registers,
+            external_service: (registers && self.external_host.is_some())
+                .then(|| self.service.clone()),
             tls_secret: (registers && self.external_host.is_none())
                 .then(|| self.tls_secret.clone()),
         }

@@ -97,10 +97,13 @@ pub(crate) struct ExplainedEndpoint {
 }
 
 impl ExternalMetricValueList {
+    /// Its kind.
+    pub(crate) const KIND: &str = "ExternalMetricValueList";
+
     /// A list of these values.
     pub(crate) fn new(items: Vec<ExternalMetricValue>) -> Self {
         Self {
-            kind: "ExternalMetricValueList".to_owned(),
+            kind: Self::KIND.to_owned(),
             api_version: format!("{GROUP}/{VERSION}"),
             metadata: BTreeMap::new(),
             items,

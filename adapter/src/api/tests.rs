@@ -3,7 +3,6 @@ use axum::http::header::ACCEPT;
 use axum::http::{Method, StatusCode};
 use coppice_signals::Signals;
 use http_body_util::BodyExt;
-use prometheus_client::registry::Registry;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
@@ -11,6 +10,7 @@ use tower::ServiceExt;
 use super::*;
 use crate::authn::{ConfigState, Tokens};
 use crate::fixtures::{FakeApi, peer};
+use crate::metrics::Measured;
 use crate::wanted::WantedReplicas;
 
 const BASE: &str = "/apis/external.metrics.k8s.io/v1beta1";
@@ -26,9 +26,12 @@ impl Server {
         coppice_runtime::crypto::install();
         let api = FakeApi::default();
         api.allowed.lock().push("token-user".to_owned());
-        let mut registry = Registry::default();
-        let metrics = coppice_signals::Metrics::register(&mut registry);
-        let signals = Signals::new(coppice_signals::Settings::default(), metrics).unwrap();
+        let Measured {
+            requests: metrics,
+            signals,
+            ..
+        } = Measured::new();
+        let signals = Signals::new(coppice_signals::Settings::default(), signals).unwrap();
         let stop = CancellationToken::new();
         stop.cancel();
         let readiness = Readiness::default();
@@ -43,8 +46,9 @@ impl Server {
             sources: Sources {
                 signals,
                 wanted: WantedReplicas::watch(&api.client(), None, "system", &stop),
+                metrics: metrics.clone(),
             },
-            metrics: RequestMetrics::register(&mut registry),
+            metrics,
             places: Arc::new(Semaphore::new(places)),
         };
         Self {
@@ -139,7 +143,7 @@ async fn requests_that_cannot_be_answered_have_the_right_code() {
             404,
             "NotFound",
         ),
-        ("/openapi/v2".to_owned(), 404, "NotFound"),
+        ("/openapi/v4".to_owned(), 404, "NotFound"),
         (format!("{metric}?labelSelector=%28%28"), 400, "BadRequest"),
         (format!("{metric}?labelSelector=a+b"), 400, "BadRequest"),
         (
@@ -192,6 +196,12 @@ async fn discovery_is_served_before_anything_was_scraped() {
     ] {
         assert_eq!(server.get(path).await.1["kind"], kind);
     }
+    assert_eq!(server.get("/openapi/v2").await.1["swagger"], "2.0");
+    let index = server.get("/openapi/v3").await.1;
+    let place = index["paths"]["apis/external.metrics.k8s.io/v1beta1"]["serverRelativeURL"]
+        .as_str()
+        .unwrap();
+    assert_eq!(server.get(place).await.1["openapi"], "3.0.0");
     let v2 = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
     let asked = [("authorization", "Bearer good"), (ACCEPT.as_str(), v2)];
     assert_eq!(

@@ -2,11 +2,6 @@
 
 use anyhow::{Context, ensure};
 use coppice_testbed::wait;
-use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
-use k8s_openapi::api::core::v1::ServiceAccount;
-use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
-use kube::Api;
-use kube::api::{ObjectMeta, PostParams};
 use serde_json::{Value, json};
 
 use crate::world::{Adapter, BASE, Engine, LIMIT, SYSTEM, World, program, raw, refusal};
@@ -23,6 +18,7 @@ async fn metrics_are_served_through_the_aggregation_layer_to_those_who_may() -> 
     values(&world, &namespace).await?;
     what_is_missing_is_an_error(&world, &namespace).await?;
     discovery(&world).await?;
+    openapi(&world).await?;
     rights(&world, &namespace).await?;
     direct(&world, &adapter, &namespace).await?;
     steady_state(&world, &namespace).await?;
@@ -181,6 +177,41 @@ async fn discovery(world: &World) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The aggregation layer takes our schemas in, without complaints.
+async fn openapi(world: &World) -> anyhow::Result<()> {
+    let explained = wait::until(LIMIT, "an explanation by kubectl", || {
+        world.kubectl(&[
+            "explain",
+            "coppice_requests_waiting.external.metrics.k8s.io",
+        ])
+    })
+    .await?;
+    for part in ["KIND:       ExternalMetricValueList", "items", "-required-"] {
+        ensure!(explained.contains(part), "{part:?} is not in\n{explained}");
+    }
+    wait::until(LIMIT, "our schemas in the whole API's", || async {
+        let all = world.raw("/openapi/v2").await?;
+        let ours =
+            &all["definitions"]["io.k8s.metrics.pkg.apis.external.v1beta1.ExternalMetricValue"];
+        ensure!(ours["properties"]["metricName"].is_object(), "{ours}");
+        let path = format!("{BASE}/namespaces/{{namespace}}/coppice_requests_waiting");
+        ensure!(all["paths"][&path]["get"].is_object(), "no path {path}");
+        Ok::<_, anyhow::Error>(())
+    })
+    .await?;
+    let log = std::fs::read_to_string(world.cluster.instance().logs().join("kube-apiserver.log"))?;
+    let complaints: Vec<_> = log
+        .lines()
+        .filter(|line| {
+            line.contains("external.metrics.k8s.io")
+                && line.to_ascii_lowercase().contains("openapi")
+        })
+        .filter(|line| line.starts_with('E') || line.contains("failed"))
+        .collect();
+    ensure!(complaints.is_empty(), "{complaints:#?}");
+    Ok(())
+}
+
 async fn rights(world: &World, namespace: &str) -> anyhow::Result<()> {
     let eve = world.cluster.client_as("eve", &["system:authenticated"]);
     let (code, message) = refusal(
@@ -196,16 +227,7 @@ async fn rights(world: &World, namespace: &str) -> anyhow::Result<()> {
 
 /// Around the API server: the adapter must find out by itself who calls and what they may do.
 async fn direct(world: &World, adapter: &Adapter, namespace: &str) -> anyhow::Result<()> {
-    let services: Api<APIService> = Api::all(world.client.clone());
-    let service = services.get("v1beta1.external.metrics.k8s.io").await?;
-    let bundle = service
-        .spec
-        .and_then(|spec| spec.ca_bundle)
-        .context("a bundle")?;
-    let http = reqwest::Client::builder()
-        .tls_certs_only([reqwest::Certificate::from_pem(&bundle.0)?])
-        .resolve("localhost", adapter.address)
-        .build()?;
+    let http = world.direct(adapter).await?;
     let base = format!("https://localhost:{}", adapter.address.port());
     let metric = format!("{base}{BASE}/namespaces/{namespace}/coppice_requests_waiting");
 
@@ -230,31 +252,7 @@ async fn direct(world: &World, adapter: &Adapter, namespace: &str) -> anyhow::Re
     let bad = http.get(&metric).bearer_auth("nonsense").send().await?;
     assert_eq!(bad.status().as_u16(), 401);
 
-    let accounts: Api<ServiceAccount> = Api::namespaced(world.client.clone(), namespace);
-    let metadata = ObjectMeta {
-        name: Some("viewer".to_owned()),
-        ..ObjectMeta::default()
-    };
-    accounts
-        .create(
-            &PostParams::default(),
-            &ServiceAccount {
-                metadata,
-                ..ServiceAccount::default()
-            },
-        )
-        .await?;
-    let request = TokenRequest {
-        spec: Some(TokenRequestSpec::default()),
-        ..TokenRequest::default()
-    };
-    let token = accounts
-        .create_token_request("viewer", &PostParams::default(), &request)
-        .await?;
-    let token = token
-        .status
-        .and_then(|status| status.token)
-        .context("a token")?;
+    let token = world.token(namespace, "viewer").await?;
     let code = async || -> anyhow::Result<u16> {
         Ok(http
             .get(&metric)

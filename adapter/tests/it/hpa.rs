@@ -1,14 +1,19 @@
 //! The real HPA on the adapter's metrics: it scales a PodCliqueScalingGroup with the load, and holds whenever there is nothing to be
 //! trusted.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use coppice_testbed::wait;
+use futures::StreamExt;
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
+use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
+use parking_lot::Mutex;
 use serde_json::json;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::world::{Engine, LIMIT, World};
 
@@ -33,7 +38,7 @@ async fn the_hpa_follows_the_queue_and_holds_when_it_cannot_be_measured() -> any
     )
     .await?;
     let scaled = Scaled::new(&world.client, &namespace);
-    let _operator = scaled.follow();
+    let operator = scaled.follow();
 
     scaled.reaches(8, "37 waiting at 5 each").await?;
     engine.set_waiting(14);
@@ -59,8 +64,18 @@ async fn the_hpa_follows_the_queue_and_holds_when_it_cannot_be_measured() -> any
     scaled.holds(5).await?;
 
     // A zero that was measured is believed.
-    let _adapter = world.adapter().await?;
-    scaled.reaches(1, "nothing waiting").await
+    let adapter = world.adapter().await?;
+    scaled.reaches(1, "nothing waiting").await?;
+    // Never anything else in between: no detour by the minimum when nothing could be measured.
+    assert_eq!(*operator.wanted.lock(), [1, 8, 3, 5, 1]);
+    adapter.stop().await
+}
+
+/// A stand-in for the operator.
+struct Followed {
+    /// Every number of replicas that was wanted, in order.
+    wanted: Arc<Mutex<Vec<i64>>>,
+    _task: AbortOnDropHandle<()>,
 }
 
 struct Scaled {
@@ -78,33 +93,39 @@ impl Scaled {
         }
     }
 
-    /// Reports what is wanted as done, as an operator would.
-    fn follow(&self) -> tokio_util::task::AbortOnDropHandle<()> {
+    /// Reports what is wanted as done, as an operator would, and writes down every change.
+    fn follow(&self) -> Followed {
         let groups = self.groups.clone();
-        tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move {
-            let mut reported = None;
-            loop {
-                let wanted = match groups.get("engines").await {
-                    Ok(group) => group.data["spec"]["replicas"].as_i64(),
-                    Err(_) => None,
+        let wanted: Arc<Mutex<Vec<i64>>> = Arc::default();
+        let seen = Arc::clone(&wanted);
+        let task = tokio::spawn(async move {
+            let changes = watcher(groups.clone(), watcher::Config::default()).default_backoff();
+            let mut changes = std::pin::pin!(changes.touched_objects());
+            while let Some(change) = changes.next().await {
+                let Some(replicas) = change
+                    .ok()
+                    .and_then(|group| group.data["spec"]["replicas"].as_i64())
+                else {
+                    continue;
                 };
-                if wanted.is_some() && wanted != reported {
-                    let status = json!({"status": {
-                        "replicas": wanted, "scheduledReplicas": wanted, "availableReplicas": wanted,
-                        "updatedReplicas": wanted, "selector": "app=engine",
-                    }});
-                    let patch = Patch::Merge(status);
-                    if groups
-                        .patch_status("engines", &PatchParams::default(), &patch)
-                        .await
-                        .is_ok()
-                    {
-                        reported = wanted;
-                    }
+                if seen.lock().last() == Some(&replicas) {
+                    continue;
                 }
-                tokio::time::sleep(Duration::from_millis(100)).await;
+                seen.lock().push(replicas);
+                let status = json!({"status": {
+                    "replicas": replicas, "scheduledReplicas": replicas, "availableReplicas": replicas,
+                    "updatedReplicas": replicas, "selector": "app=engine",
+                }});
+                groups
+                    .patch_status("engines", &PatchParams::default(), &Patch::Merge(status))
+                    .await
+                    .expect("the status is taken");
             }
-        }))
+        });
+        Followed {
+            wanted,
+            _task: AbortOnDropHandle::new(task),
+        }
     }
 
     async fn replicas(&self) -> anyhow::Result<i64> {

@@ -2,5 +2,7 @@
 
 mod api;
 mod hpa;
+mod recorder;
+mod rights;
 mod wanted;
 mod world;

@@ -33,7 +33,7 @@ async fn the_record_is_served_while_the_scaler_is_alive() -> anyhow::Result<()> 
         "apiVersion": "autoscaling.coppice.dev/v1alpha1", "kind": "ScalingPolicy", "metadata": {"name": "qwen3"},
         "spec": {
             "target": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "qwen3"},
-            "roles": [{"name": "decode", "stage": "Decode", "min": 1, "max": 8, "signal": {"queueDepth": {"waitingRequests": 4}}}],
+            "roles": [{"name": "decode", "stage": "Decode", "min": 1, "max": 8, "signal": {"queueDepth": {"waitingPerUnit": "4"}}}],
         },
     });
     coppice_testbed::apply(&world.client, &policy.to_string(), &namespace).await?;

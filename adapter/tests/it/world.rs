@@ -11,7 +11,8 @@ use axum::Router;
 use axum::extract::State;
 use axum::routing::get;
 use coppice_testbed::{Cluster, Identity, Profile, control_plane_program, wait};
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::{Namespace, Pod, ServiceAccount};
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
@@ -31,8 +32,14 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// Starts a control plane of its own (the APIService is one for the whole cluster) and applies what `manifests` prints.
+    /// Starts a control plane of its own (the APIService is one for the whole cluster) and applies what `manifests` prints for an
+    /// adapter outside the cluster, as which it runs here.
     pub(crate) async fn start() -> anyhow::Result<Self> {
+        Self::start_with(&manifests(&["--external-host", "localhost"]).await?).await
+    }
+
+    /// The same with other manifests.
+    pub(crate) async fn start_with(manifests: &str) -> anyhow::Result<Self> {
         coppice_runtime::crypto::install();
         let cluster = Cluster::start(Profile::Plain).await?;
         let client = cluster.client();
@@ -50,29 +57,15 @@ impl World {
                 },
             )
             .await?;
-        let manifests = Command::new(program())
-            .args([
-                "manifests",
-                "--namespace",
-                SYSTEM,
-                "--external-host",
-                "localhost",
-            ])
-            .output()
-            .await?;
-        ensure!(
-            manifests.status.success(),
-            "manifests: {}",
-            String::from_utf8_lossy(&manifests.stderr)
-        );
-        coppice_testbed::apply(&client, &String::from_utf8(manifests.stdout)?, SYSTEM).await?;
+        coppice_testbed::apply(&client, manifests, SYSTEM).await?;
         Ok(Self { cluster, client })
     }
 
     /// Starts the adapter with the rights of its service account, and waits until the API server uses it.
     pub(crate) async fn adapter(&self) -> anyhow::Result<Adapter> {
         let identity = Identity::service_account(SYSTEM, "coppice-adapter");
-        let adapter = Adapter::start(&self.cluster.kubeconfig_as(&identity)?).await?;
+        let kubeconfig = self.cluster.kubeconfig_as(&identity)?;
+        let adapter = Adapter::start(&outside(), &kubeconfig).await?;
         let services: Api<APIService> = Api::all(self.client.clone());
         wait::until(LIMIT, "an available APIService", || async {
             let service = services.get("v1beta1.external.metrics.k8s.io").await?;
@@ -98,6 +91,46 @@ impl World {
         })
         .await?;
         Ok(adapter)
+    }
+
+    /// A client that asks the adapter itself, around the API server, and trusts whom the API server trusts.
+    pub(crate) async fn direct(&self, adapter: &Adapter) -> anyhow::Result<reqwest::Client> {
+        let services: Api<APIService> = Api::all(self.client.clone());
+        let bundle = wait::until(LIMIT, "a bundle in the APIService", || async {
+            let service = services.get("v1beta1.external.metrics.k8s.io").await?;
+            let bundle = service.spec.and_then(|spec| spec.ca_bundle);
+            bundle.context("no bundle")
+        })
+        .await?;
+        Ok(reqwest::Client::builder()
+            .tls_certs_only([reqwest::Certificate::from_pem(&bundle.0)?])
+            .resolve("localhost", adapter.address)
+            .build()?)
+    }
+
+    /// A token of a new service account.
+    pub(crate) async fn token(&self, namespace: &str, name: &str) -> anyhow::Result<String> {
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), namespace);
+        let metadata = ObjectMeta {
+            name: Some(name.to_owned()),
+            ..ObjectMeta::default()
+        };
+        let account = ServiceAccount {
+            metadata,
+            ..ServiceAccount::default()
+        };
+        accounts.create(&PostParams::default(), &account).await?;
+        let request = TokenRequest {
+            spec: Some(TokenRequestSpec::default()),
+            ..TokenRequest::default()
+        };
+        let token = accounts
+            .create_token_request(name, &PostParams::default(), &request)
+            .await?;
+        token
+            .status
+            .and_then(|status| status.token)
+            .context("a token")
     }
 
     /// What `kubectl get --raw` gives.
@@ -140,6 +173,32 @@ pub(crate) fn refusal(outcome: kube::Result<Value>) -> anyhow::Result<(u16, Stri
     }
 }
 
+/// What `manifests` prints with these flags.
+pub(crate) async fn manifests(flags: &[&str]) -> anyhow::Result<String> {
+    let manifests = Command::new(program())
+        .args(["manifests", "--namespace", SYSTEM])
+        .args(flags)
+        .output()
+        .await?;
+    ensure!(
+        manifests.status.success(),
+        "manifests: {}",
+        String::from_utf8_lossy(&manifests.stderr)
+    );
+    Ok(String::from_utf8(manifests.stdout)?)
+}
+
+/// Flags of an adapter that runs outside the cluster.
+pub(crate) fn outside() -> Vec<String> {
+    let registers = [
+        "--register-apiservice",
+        "--external-host=localhost",
+        &format!("--service-namespace={SYSTEM}"),
+        &format!("--scaler-lease-namespace={SYSTEM}"),
+    ];
+    registers.map(str::to_owned).into()
+}
+
 /// The adapter as a process.
 pub(crate) struct Adapter {
     process: Child,
@@ -148,35 +207,18 @@ pub(crate) struct Adapter {
 }
 
 impl Adapter {
-    async fn start(kubeconfig: &std::path::Path) -> anyhow::Result<Self> {
+    /// Starts it with these flags of `serve`; where they listen is chosen here.
+    pub(crate) async fn start(
+        flags: &[String],
+        kubeconfig: &std::path::Path,
+    ) -> anyhow::Result<Self> {
         let mut process = Command::new(program())
-            .args([
-                "serve",
-                "--log-format",
-                "json",
-                "--bind-address",
-                "127.0.0.1:0",
-                "--admin-address",
-                "127.0.0.1:0",
-            ])
-            .args([
-                "--register-apiservice",
-                "--external-host",
-                "localhost",
-                "--service-namespace",
-                SYSTEM,
-            ])
-            .args(["--scaler-lease-namespace", SYSTEM])
-            .args([
-                "--scrape-interval",
-                "500ms",
-                "--scrape-timeout",
-                "400ms",
-                "--stale-after",
-                "2s",
-                "--window",
-                "5s",
-            ])
+            .args(["serve", "--log-format", "json"])
+            .args(["--bind-address", "127.0.0.1:0"])
+            .args(["--admin-address", "127.0.0.1:0"])
+            .args(["--scrape-interval", "500ms", "--scrape-timeout", "400ms"])
+            .args(["--stale-after", "2s", "--window", "5s"])
+            .args(flags)
             .arg("--kubeconfig")
             .arg(kubeconfig)
             .stderr(Stdio::piped())
