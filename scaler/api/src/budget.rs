@@ -10,8 +10,6 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::rules::rule;
-
 /// A pool of GPUs. Policies take a grant here before they grow and return it when the pods are gone.
 ///
 /// At every instant: Σ GPUs of max(existing including terminating, granted) ≤ limit.
@@ -36,10 +34,6 @@ use crate::rules::rule;
     )
 )]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = rule(
-    "!has(self.classes) || self.classes.all(c, self.classes.exists_one(other, other.name == c.name))",
-    "'classes: name \"' + self.classes.filter(c, !self.classes.exists_one(other, other.name == c.name))[0].name + '\" is used by more than one class: give each class its own name'",
-))]
 pub struct GpuBudgetSpec {
     /// Extended resource that is counted.
     #[serde(default = "default_resource")]

@@ -13,8 +13,8 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::quantity::{Decimal, Duration, share};
-use crate::rules::rule;
+use crate::quantity::{Decimal, Duration, positive, share};
+use crate::rules::{constant, rule};
 use crate::signal::Signal;
 use crate::status::ScalingPolicyStatus;
 
@@ -75,16 +75,12 @@ use crate::status::ScalingPolicyStatus;
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = rule(
-        "self.roles.all(r, self.roles.exists_one(other, other.name == r.name))",
-        "'roles: name \"' + self.roles.filter(r, !self.roles.exists_one(other, other.name == r.name))[0].name + '\" is used by more than one role: give each role its own name'",
-    ),
-    validation = rule(
         "self.target.kind != 'PodCliqueSet' || self.roles.all(r, has(r.scales))",
-        "'roles: role \"' + self.roles.filter(r, !has(r.scales))[0].name + '\" has no scales, but target.kind is PodCliqueSet: name the PodClique or PodCliqueScalingGroup that it sizes'",
+        "'roles: role \"' + self.roles.map(r, !has(r.scales), r.name)[0] + '\" has no scales, but target.kind is PodCliqueSet: name the PodClique or PodCliqueScalingGroup that it sizes'",
     ),
     validation = rule(
         "self.target.kind != 'PodCliqueSet' || self.roles.all(r, !has(r.scales) || self.roles.exists_one(other, has(other.scales) && other.scales.kind == r.scales.kind && other.scales.name == r.scales.name))",
-        "'roles: more than one role scales ' + self.roles.filter(r, has(r.scales) && !self.roles.exists_one(other, has(other.scales) && other.scales.kind == r.scales.kind && other.scales.name == r.scales.name))[0].scales.name \
+        "'roles: more than one role scales ' + self.roles.map(r, has(r.scales) && !self.roles.exists_one(other, has(other.scales) && other.scales.kind == r.scales.kind && other.scales.name == r.scales.name), r.scales.name)[0] \
          + ': keep one role for each PodClique or PodCliqueScalingGroup'",
     ),
     validation = rule(
@@ -95,9 +91,10 @@ use crate::status::ScalingPolicyStatus;
         "!has(self.ratio) || (self.roles.exists(r, r.name == self.ratio.numerator) && self.roles.exists(r, r.name == self.ratio.denominator))",
         "'ratio: role \"' + (self.roles.exists(r, r.name == self.ratio.numerator) ? self.ratio.denominator : self.ratio.numerator) + '\" is not one of roles: use the name of a role'",
     ),
-    validation = rule(
+    validation = constant(
         "!has(self.onMetricsLost) || !has(self.onMetricsLost.replicas) || self.onMetricsLost.replicas.all(name, self.roles.exists(r, r.name == name))",
-        "'onMetricsLost.replicas: ' + self.onMetricsLost.replicas.filter(name, !self.roles.exists(r, r.name == name))[0] + ' is not one of roles: use the name of a role'",
+        "onMetricsLost.replicas: a key is not one of roles: use the names of roles",
+        ".onMetricsLost.replicas",
     ),
     validation = rule(
         "self.roles.all(r, !has(r.signal.slo) || (r.stage == 'Other' ? false : \
@@ -108,11 +105,11 @@ use crate::status::ScalingPolicyStatus;
     ),
     validation = rule(
         "self.roles.all(r, r.min > 0 || has(self.traffic))",
-        "'roles: role \"' + self.roles.filter(r, r.min == 0)[0].name + '\" has min 0, but without traffic nobody sees the request that should wake it: set min to 1 or add traffic'",
+        "'roles: role \"' + self.roles.map(r, r.min == 0, r.name)[0] + '\" has min 0, but without traffic nobody sees the request that should wake it: set min to 1 or add traffic'",
     ),
     validation = rule(
         "self.roles.all(r, !has(r.signal.metric) || r.signal.metric.from != 'Traffic' || has(self.traffic))",
-        "'roles: role \"' + self.roles.filter(r, has(r.signal.metric) && r.signal.metric.from == 'Traffic')[0].name + '\" reads a metric from Traffic, but traffic is not set: add traffic or read from Role'",
+        "'roles: role \"' + self.roles.map(r, has(r.signal.metric) && r.signal.metric.from == 'Traffic', r.name)[0] + '\" reads a metric from Traffic, but traffic is not set: add traffic or read from Role'",
     )
 )]
 pub struct ScalingPolicySpec {
@@ -260,7 +257,7 @@ pub struct TrafficEndpoints {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     #[x_kube(validation = rule(
-        "self.matches('^[^/ :]+:[0-9]{1,5}$') || self.matches('^[[][0-9a-fA-F:.]+[]]:[0-9]{1,5}$')",
+        "self.matches('^[^/ :]+:[0-9]{1,5}$') || self.matches('^\\\\[[0-9a-fA-F:.]+\\\\]:[0-9]{1,5}$')",
         "'traffic.endpoints.address \"' + self + '\" is not host:port: write for example 127.0.0.1:8080'",
     ))]
     pub address: Option<String>,
@@ -296,8 +293,8 @@ pub enum Exposition {
 #[x_kube(
     validation = rule(
         "self.min <= self.max",
-        "'roles: role \"' + self.name + '\" has min ' + string(self.min) + ' above max ' + string(self.max) + ': lower min or raise max'",
-    ),
+        "'roles: role \"' + self.name + '\" has a min above its max: lower min or raise max'",
+    ).field_path(".min"),
     validation = rule(
         "!has(self.endpoints) || !has(self.endpoints.podClique) || (has(self.scales) && self.scales.kind == 'PodCliqueScalingGroup')",
         "'roles: role \"' + self.name + '\" has endpoints.podClique but does not scale a PodCliqueScalingGroup: remove podClique'",
@@ -412,9 +409,10 @@ pub struct ConfigMapKey {
 
 /// Limits of the PodCliqueSet's own replicas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
-#[x_kube(validation = rule(
+#[x_kube(validation = constant(
     "self.min <= self.max",
-    "'sets: min ' + string(self.min) + ' is above max ' + string(self.max) + ': lower min or raise max'",
+    "sets: min is above max: lower min or raise max",
+    ".min",
 ))]
 pub struct SetLimits {
     /// Fewest set replicas.
@@ -432,11 +430,7 @@ pub struct SetLimits {
     validation = rule(
         "double(string(self.min)) <= double(string(self.max))",
         "'ratio: min ' + string(self.min) + ' is above max ' + string(self.max) + ': lower min or raise max'",
-    ),
-    validation = rule(
-        "double(string(self.max)) > 0.0",
-        "'ratio: max ' + string(self.max) + ' leaves no room for the numerator ' + self.numerator + ': write a number above 0'",
-    ),
+    ).field_path(".min"),
     validation = rule(
         "self.numerator != self.denominator",
         "'ratio: numerator and denominator are both \"' + self.numerator + '\": name two roles'",
@@ -451,7 +445,8 @@ pub struct RatioBand {
     pub denominator: String,
     /// Smallest ratio.
     pub min: Decimal,
-    /// Largest ratio.
+    /// Largest ratio. Above 0.
+    #[schemars(schema_with = "positive")]
     pub max: Decimal,
 }
 

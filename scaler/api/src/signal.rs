@@ -17,8 +17,9 @@ use crate::rules::rule;
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = rule(
     "[has(self.slo), has(self.tokenThroughput), has(self.queueDepth), has(self.kvCacheUsage), has(self.metric)].filter(set, set).size() == 1",
-    "'signal: ' + string([has(self.slo), has(self.tokenThroughput), has(self.queueDepth), has(self.kvCacheUsage), has(self.metric)].filter(set, set).size()) \
-     + ' of slo, tokenThroughput, queueDepth, kvCacheUsage and metric are set: keep exactly one'",
+    "'signal: ' + ([has(self.slo), has(self.tokenThroughput), has(self.queueDepth), has(self.kvCacheUsage), has(self.metric)].exists(set, set) \
+     ? 'more than one of slo, tokenThroughput, queueDepth, kvCacheUsage and metric is set: keep exactly one' \
+     : 'none of slo, tokenThroughput, queueDepth, kvCacheUsage and metric is set: add exactly one')",
 ))]
 pub struct Signal {
     /// Latency objectives, an engine profile and a forecast of the load at the time a pod started now becomes ready.

@@ -96,18 +96,22 @@ async fn the_server_accepts_good_policies_and_fills_in_defaults() -> Result<()> 
 async fn the_server_refuses_what_cannot_work_and_says_what_to_do() -> Result<()> {
     let cluster = cluster().await?;
     let namespace = cluster.namespace("schema").await?;
-    let cases: [(fn(&mut Value), &[&str]); 29] = [
+    let cases: [(fn(&mut Value), &[&str]); 32] = [
         (
             |spec| spec["roles"][0]["min"] = json!(17),
-            &["spec.roles", "min 17", "max 16", "lower min or raise max"],
+            &[
+                "spec.roles[0].min",
+                "\"prefill\" has a min above its max",
+                "lower min or raise max",
+            ],
         ),
         (
             |spec| spec["roles"][1]["signal"]["slo"] = json!({}),
-            &["signal: 2 of", "keep exactly one"],
+            &["signal: more than one of", "keep exactly one"],
         ),
         (
             |spec| spec["roles"][1]["signal"] = json!({}),
-            &["signal: 0 of", "keep exactly one"],
+            &["signal: none of", "add exactly one"],
         ),
         (
             |spec| spec["roles"][1]["signal"] = json!({"latency": {}}),
@@ -119,7 +123,7 @@ async fn the_server_refuses_what_cannot_work_and_says_what_to_do() -> Result<()>
         ),
         (
             |spec| spec["roles"][1]["name"] = json!("prefill"),
-            &["prefill"],
+            &["spec.roles[1]", "Duplicate value", "prefill"],
         ),
         (
             |spec| spec["roles"][1]["name"] = json!("De code"),
@@ -169,7 +173,22 @@ async fn the_server_refuses_what_cannot_work_and_says_what_to_do() -> Result<()>
         ),
         (
             |spec| spec["ratio"]["min"] = json!("2.5"),
-            &["ratio: min 2.5 is above max 2"],
+            &["spec.ratio.min", "ratio: min 2.5 is above max 2"],
+        ),
+        (
+            |spec| spec["ratio"]["max"] = json!(0),
+            &["spec.ratio.max", "greater than or equal to 1"],
+        ),
+        (
+            |spec| spec["ratio"]["max"] = json!("0.0"),
+            &["spec.ratio.max", "should match"],
+        ),
+        (
+            |spec| {
+                let twin = spec["roles"][0]["scales"].clone();
+                spec["roles"][1]["scales"] = twin;
+            },
+            &["more than one role scales prefill", "keep one role"],
         ),
         (
             |spec| spec["ratio"]["denominator"] = json!("draft"),
@@ -185,7 +204,7 @@ async fn the_server_refuses_what_cannot_work_and_says_what_to_do() -> Result<()>
         ),
         (
             |spec| spec["sets"]["min"] = json!(5),
-            &["sets: min 5 is above max 4"],
+            &["spec.sets.min", "min is above max: lower min or raise max"],
         ),
         (
             |spec| spec["target"]["kind"] = json!("Deployment"),
@@ -201,7 +220,7 @@ async fn the_server_refuses_what_cannot_work_and_says_what_to_do() -> Result<()>
         ),
         (
             |spec| spec["onMetricsLost"] = json!({"then": "Fallback", "replicas": {"draft": 1}}),
-            &["draft is not one of roles"],
+            &["spec.onMetricsLost.replicas", "a key is not one of roles"],
         ),
         (
             |spec| spec["traffic"]["endpoints"] = json!({"address": "http://gw"}),
@@ -261,6 +280,13 @@ async fn budgets_are_accepted_and_bad_ones_refused() -> Result<()> {
             &budget(json!([{"name": "batch", "priority": 100}, {"name": "batch", "priority": 10}])),
         )
         .await;
-    ensure!(refusal.is_err());
+    let Err(kube::Error::Api(refusal)) = refusal else {
+        panic!("two classes of one name: {refusal:?}")
+    };
+    ensure!(
+        refusal.message.contains("spec.classes[1]: Duplicate value"),
+        "{}",
+        refusal.message
+    );
     Ok(())
 }
