@@ -94,9 +94,13 @@ impl Considerer {
         let status = self.status(policy, memory, &outcome, now);
         let mut recheck_after = self.pace.interval;
         let mut refusal = None;
+        if outcome.is_err() {
+            self.metrics.not_followed(key, &status);
+        }
         if let Ok(decided) = &outcome {
             recheck_after = decided.decision.recheck_after;
-            self.metrics.decided(key, &status, decided.took);
+            self.metrics
+                .decided(key, &status, &decided.decision, decided.took, now);
             let writes =
                 policy.spec.mode == Mode::Auto && policy.spec.actuation == Actuation::Scale;
             if let Some(tenure) = tenure.filter(|_| writes) {
@@ -358,19 +362,11 @@ impl Considerer {
     }
 
     /// Forgets a policy that is gone.
-    pub(crate) fn forget(&self, key: &Key, memory: &Memory) {
+    pub(crate) fn forget(&self, key: &Key) {
         let owner = format!("{}/{}", key.0, key.1);
         self.signals.set_scrape_rules(&owner, Vec::new());
         self.signals.set_static_targets(&owner, Vec::new());
-        let roles = memory.record.written().map(|status| {
-            status
-                .roles
-                .iter()
-                .map(|role| role.name.clone())
-                .collect::<Vec<_>>()
-        });
-        self.metrics
-            .forget(key, roles.unwrap_or_default().into_iter());
+        self.metrics.forget(key);
     }
 
     /// The status that this pass leads to. A policy that cannot be followed keeps its last decision.

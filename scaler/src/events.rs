@@ -79,15 +79,6 @@ pub(crate) fn of_scaling(status: &ScalingPolicyStatus, grew: bool, shrank: bool)
 
 /// What to tell about conditions that turned bad between two statuses.
 pub(crate) fn of_conditions(before: &[Condition], after: &[Condition]) -> Vec<Note> {
-    let bad = |condition: &Condition| {
-        let good = [
-            ConditionType::Ready,
-            ConditionType::MetricsAvailable,
-            ConditionType::ObjectivesFeasible,
-        ];
-        let is_good_when_true = good.iter().any(|type_| type_.as_str() == condition.type_);
-        (condition.status == "True") != is_good_when_true
-    };
     let was = |condition: &Condition| {
         before
             .iter()
@@ -96,7 +87,7 @@ pub(crate) fn of_conditions(before: &[Condition], after: &[Condition]) -> Vec<No
     let starting = |condition: &Condition| condition.reason == Reason::Starting.as_str();
     let turned = after
         .iter()
-        .filter(|condition| bad(condition) && !was(condition) && !starting(condition));
+        .filter(|condition| is_bad(condition) && !was(condition) && !starting(condition));
     turned
         .map(|condition| Note {
             warning: true,
@@ -104,4 +95,15 @@ pub(crate) fn of_conditions(before: &[Condition], after: &[Condition]) -> Vec<No
             text: condition.message.clone(),
         })
         .collect()
+}
+
+/// Whether a condition is not as it should be.
+pub(crate) fn is_bad(condition: &Condition) -> bool {
+    let good = [
+        ConditionType::Ready,
+        ConditionType::MetricsAvailable,
+        ConditionType::ObjectivesFeasible,
+    ];
+    let is_good_when_true = good.iter().any(|type_| type_.as_str() == condition.type_);
+    (condition.status == "True") != is_good_when_true
 }

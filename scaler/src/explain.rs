@@ -1,14 +1,16 @@
 //! `explain`: a policy's whole record, for people.
 
-use std::fmt::Write as _;
-
 use anyhow::Context;
 use comfy_table::presets::UTF8_BORDERS_ONLY;
 use comfy_table::{ContentArrangement, Table};
 use coppice_runtime::client::{self, KubeArgs};
 use coppice_scaler_api::{RoleStatus, ScalingPolicy};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::Api;
 
+use crate::events;
+use crate::observe::fleet::since;
 use crate::settings::ExplainArgs;
 use crate::target::message;
 
@@ -30,67 +32,90 @@ pub(crate) async fn explain(args: &ExplainArgs, kube: &KubeArgs) -> anyhow::Resu
             message(&error)
         ),
     };
-    Ok(render(namespace, name, &policy))
+    Ok(render(namespace, name, &policy, Timestamp::now()))
 }
 
-/// The record as text.
-pub(crate) fn render(namespace: &str, name: &str, policy: &ScalingPolicy) -> String {
-    let mut text = format!(
-        "Policy {namespace}/{name}: {} {}, mode {:?}",
-        policy.spec.target.kind, policy.spec.target.name, policy.spec.mode
-    );
+/// The record as text, as it stands at `now`.
+pub(crate) fn render(
+    namespace: &str,
+    name: &str,
+    policy: &ScalingPolicy,
+    now: Timestamp,
+) -> String {
+    let spec = &policy.spec;
+    let mut lines = vec![format!(
+        "Policy {namespace}/{name} sizes {} {} (mode {:?}, actuation {:?}).",
+        spec.target.kind, spec.target.name, spec.mode, spec.actuation
+    )];
     let Some(status) = &policy.status else {
-        text.push_str(
-            "\nNo decision yet: the scaler has not seen this policy, or is not running.\n",
+        lines.push(
+            "No decision yet: the scaler has not seen this policy, or is not running.".to_owned(),
         );
-        return text;
-    };
-    let mut add = |line: std::fmt::Arguments<'_>| {
-        text.push('\n');
-        text.write_fmt(line).expect("a string takes all text");
+        return lines.join("\n");
     };
     if let Some(decision) = &status.decision {
-        add(format_args!("{}", decision.sentence));
-        add(format_args!(
-            "Decided at {}, serving {} of the demand.",
-            decision.at, decision.served_fraction
+        lines.push(decision.sentence.clone());
+        let served = 100.0 * decision.served_fraction.as_f64();
+        let gpus = decision.gpus.map_or_else(String::new, |gpus| {
+            format!(", with {} of {} GPUs", gpus.wanted, gpus.limit)
+        });
+        lines.push(format!(
+            "Decided {} ({:.0}), serving {served:.0} % of the demand{gpus}.",
+            ago(decision.at, now),
+            decision.at,
         ));
-        if let Some(gpus) = decision.gpus {
-            add(format_args!(
-                "GPUs: {} wanted, {} allowed.",
-                gpus.wanted, gpus.limit
-            ));
-        }
     }
     if status.observed_generation != policy.metadata.generation {
-        add(format_args!(
-            "The spec has changed since: this record answers generation {}.",
-            status.observed_generation.unwrap_or(0)
+        lines.push(format!(
+            "The spec has changed since: this record answers generation {} of {}.",
+            status.observed_generation.unwrap_or(0),
+            policy.metadata.generation.unwrap_or(0)
         ));
     }
     if !status.roles.is_empty() {
-        add(format_args!("\n{}", roles(&status.roles)));
+        lines.push(String::new());
+        lines.push(roles(&status.roles));
     }
     if let Some(sets) = &status.sets {
-        add(format_args!(
-            "Sets: {} asked for, {} wanted{}.",
+        lines.push(format!(
+            "Set replicas: {} asked for, {} wanted{}.",
             sets.current,
             sets.wanted,
             limits(&sets.limited_by)
         ));
     }
-    add(format_args!("\nConditions:"));
-    for condition in &status.conditions {
-        add(format_args!(
-            "  {:<19} {:<6} {:<16} {} (since {})",
-            condition.type_,
-            condition.status,
-            condition.reason,
-            condition.message,
-            condition.last_transition_time.0
-        ));
+    lines.push(String::new());
+    lines.push("Conditions (! is not as it should be):".to_owned());
+    lines.extend(
+        status
+            .conditions
+            .iter()
+            .map(|condition| line(condition, now)),
+    );
+    lines.join("\n")
+}
+
+fn line(condition: &Condition, now: Timestamp) -> String {
+    let mark = if events::is_bad(condition) { '!' } else { ' ' };
+    format!(
+        "{mark} {:<18} {:<5}  {} ({}, {})",
+        condition.type_,
+        condition.status,
+        condition.message,
+        condition.reason,
+        ago(condition.last_transition_time.0, now)
+    )
+}
+
+/// How long ago `then` is, in the largest unit that keeps at least two of it.
+fn ago(then: Timestamp, now: Timestamp) -> String {
+    let seconds = since(Some(then), now).as_secs();
+    match seconds {
+        0..120 => format!("{seconds} s ago"),
+        120..7_200 => format!("{} min ago", seconds / 60),
+        7_200..172_800 => format!("{} h ago", seconds / 3_600),
+        _ => format!("{} days ago", seconds / 86_400),
     }
-    text
 }
 
 fn roles(roles: &[RoleStatus]) -> String {
@@ -100,10 +125,10 @@ fn roles(roles: &[RoleStatus]) -> String {
         .set_content_arrangement(ContentArrangement::Disabled);
     table.set_header([
         "role",
-        "asked",
+        "asked for",
         "ready",
         "wanted",
-        "by set",
+        "set: units",
         "because",
         "limited by",
         "signals",
@@ -151,4 +176,73 @@ fn limits(limits: &[coppice_scaler_api::LimitedBy]) -> String {
             .collect::<Vec<_>>()
             .join(", ")
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_record_reads_as_a_report() {
+        let condition = |type_: &str, status: &str, reason: &str, message: &str| json!({"type": type_, "status": status, "reason": reason, "message": message, "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        let policy: ScalingPolicy = serde_json::from_value(json!({
+            "apiVersion": "autoscaling.coppice.dev/v1alpha1", "kind": "ScalingPolicy", "metadata": {"name": "qwen3", "generation": 2},
+            "spec": {
+                "target": {"apiVersion": "grove.io/v1alpha1", "kind": "PodCliqueSet", "name": "qwen3"},
+                "roles": [{"name": "prefill", "stage": "Prefill", "max": 8, "signal": {"queueDepth": {"waitingPerUnit": 4}}}],
+            },
+            "status": {
+                "observedGeneration": 1,
+                "decision": {"at": "2026-01-01T00:04:00Z", "summary": "", "sentence": "Scale prefill from 2 to 4.", "servedFraction": "0.667", "gpus": {"wanted": 48, "limit": 64}},
+                "roles": [{
+                    "name": "prefill", "current": 2, "ready": 1, "wanted": 4, "because": "Budget", "limitedBy": ["Max", "Budget"],
+                    "perSet": [{"set": 0, "current": 1, "wanted": 3}, {"set": 1, "current": 1, "wanted": 1}],
+                    "signals": [{"name": "waiting", "value": 15, "unit": "requests"}, {"name": "demand", "value": "3.75", "unit": "units"}],
+                }],
+                "sets": {"current": 1, "wanted": 2, "limitedBy": ["Budget"]},
+                "conditions": [
+                    condition("Ready", "True", "AsExpected", "the policy is followed"),
+                    condition("BudgetLimited", "True", "BudgetExhausted", "the budget has room for no more"),
+                ],
+            },
+        }))
+        .unwrap();
+        let now = "2026-01-01T00:05:30Z".parse().unwrap();
+        let text = render("serving", "qwen3", &policy, now);
+        for line in [
+            "Policy serving/qwen3 sizes PodCliqueSet qwen3 (mode Auto, actuation Scale).",
+            "Scale prefill from 2 to 4.",
+            "Decided 90 s ago (2026-01-01T00:04:00Z), serving 67 % of the demand, with 48 of 64 GPUs.",
+            "The spec has changed since: this record answers generation 1 of 2.",
+            "Set replicas: 1 asked for, 2 wanted, limited by Budget.",
+            "  Ready              True   the policy is followed (AsExpected, 5 min ago)",
+            "! BudgetLimited      True   the budget has room for no more (BudgetExhausted, 5 min ago)",
+        ] {
+            assert!(
+                text.lines().any(|have| have == line),
+                "`{line}` is not in\n{text}"
+            );
+        }
+        assert!(
+            text.contains("0: 3, 1: 1") && text.contains("demand 3.75 units"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn no_decision_says_why_there_may_be_none() {
+        let mut policy: ScalingPolicy = serde_json::from_value(json!({
+            "apiVersion": "autoscaling.coppice.dev/v1alpha1", "kind": "ScalingPolicy", "metadata": {"name": "chat"},
+            "spec": {"target": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "chat"}, "roles": []},
+        }))
+        .unwrap();
+        policy.status = None;
+        let text = render("serving", "chat", &policy, Timestamp::UNIX_EPOCH);
+        assert!(
+            text.contains("has not seen this policy, or is not running"),
+            "{text}"
+        );
+    }
 }

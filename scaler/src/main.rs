@@ -6,6 +6,8 @@
 mod actuate;
 mod conditions;
 mod consider;
+#[cfg(test)]
+mod dashboard;
 mod events;
 mod explain;
 mod gpus;

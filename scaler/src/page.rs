@@ -12,7 +12,8 @@ use axum::http::header;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{Html, IntoResponse};
 use axum::routing::get;
-use coppice_scaler_api::{ScalingPolicy, ScalingPolicyStatus};
+use coppice_scaler_api::{RoleStatus, ScalingPolicy, ScalingPolicyStatus, SignalValue, Stage};
+use coppice_scaler_plan::Quantity;
 use futures::Stream;
 use jiff::Timestamp;
 use serde::Serialize;
@@ -43,6 +44,8 @@ pub(crate) struct Entry {
     leading: bool,
     at: Timestamp,
     status: ScalingPolicyStatus,
+    /// What `load` and `forecast` of the points are of, by role. `None`: nothing was measured.
+    loads: Vec<Option<Load>>,
     decisions: VecDeque<Said>,
     points: VecDeque<Point>,
 }
@@ -65,8 +68,17 @@ struct Point {
 #[derive(Debug, Clone, Serialize)]
 struct RolePoint {
     demand: Option<f64>,
+    load: Option<f64>,
+    forecast: Option<f64>,
     wanted: u32,
     ready: u32,
+}
+
+/// The signal that drives a role.
+#[derive(Debug, Clone, Serialize)]
+struct Load {
+    name: String,
+    unit: String,
 }
 
 impl Default for Board {
@@ -111,7 +123,7 @@ impl Board {
                 decisions.push_front(Said { at: now, sentence });
                 decisions.truncate(DECISIONS);
             }
-            points.push_back(point(status, now));
+            points.push_back(point(policy, status, now));
             if points.len() > POINTS {
                 points.pop_front();
             }
@@ -126,6 +138,7 @@ impl Board {
                     history: None,
                     ..status.clone()
                 },
+                loads: loads(policy, status),
                 decisions,
                 points,
             };
@@ -158,14 +171,11 @@ impl Board {
     }
 }
 
-fn point(status: &ScalingPolicyStatus, now: Timestamp) -> Point {
-    let demand = coppice_scaler_plan::Quantity::Demand.name();
+fn point(policy: &ScalingPolicy, status: &ScalingPolicyStatus, now: Timestamp) -> Point {
     let roles = status.roles.iter().map(|role| RolePoint {
-        demand: role
-            .signals
-            .iter()
-            .find(|signal| signal.name == demand)
-            .map(|signal| signal.value.as_f64()),
+        demand: value(role, Quantity::Demand),
+        load: driver(policy, role).map(|signal| signal.value.as_f64()),
+        forecast: value(role, Quantity::Forecast),
         wanted: role.wanted,
         ready: role.ready,
     });
@@ -173,6 +183,47 @@ fn point(status: &ScalingPolicyStatus, now: Timestamp) -> Point {
         at: now,
         sets: status.sets.as_ref().map(|sets| sets.wanted),
         roles: roles.collect(),
+    }
+}
+
+fn loads(policy: &ScalingPolicy, status: &ScalingPolicyStatus) -> Vec<Option<Load>> {
+    let load = |role| {
+        driver(policy, role).map(|signal| Load {
+            name: signal.name.clone(),
+            unit: signal.unit.clone(),
+        })
+    };
+    status.roles.iter().map(load).collect()
+}
+
+fn signal(role: &RoleStatus, quantity: Quantity) -> Option<&SignalValue> {
+    role.signals
+        .iter()
+        .find(|signal| signal.name == quantity.name())
+}
+
+fn value(role: &RoleStatus, quantity: Quantity) -> Option<f64> {
+    signal(role, quantity).map(|signal| signal.value.as_f64())
+}
+
+/// The signal that a role's size follows from: the one that its forecast is of (see [`Quantity::Forecast`]), else the first.
+fn driver<'a>(policy: &ScalingPolicy, role: &'a RoleStatus) -> Option<&'a SignalValue> {
+    let stage = policy
+        .spec
+        .roles
+        .iter()
+        .find(|each| each.name == role.name)
+        .map(|each| each.stage);
+    let forecast = match stage {
+        Some(Stage::Decode) => Quantity::OfferedRequests,
+        _ => Quantity::OfferedInputTokens,
+    };
+    match signal(role, Quantity::Forecast) {
+        Some(_) => signal(role, forecast),
+        None => role
+            .signals
+            .first()
+            .filter(|first| first.name != Quantity::Demand.name()),
     }
 }
 
@@ -226,7 +277,10 @@ mod tests {
                 "target": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "chat"},
                 "roles": [{"name": "server", "stage": "Aggregated", "max": 8, "signal": {"queueDepth": {"waitingPerUnit": 4}}}],
             },
-            "status": {"roles": [{"name": "server", "current": 2, "ready": 2, "wanted": 4, "because": "Load"}]},
+            "status": {"roles": [{
+                "name": "server", "current": 2, "ready": 2, "wanted": 4, "because": "Load",
+                "signals": [{"name": "waiting", "value": 15, "unit": "requests"}, {"name": "demand", "value": "3.75", "unit": "units"}],
+            }]},
         }))
         .unwrap()
     }
@@ -266,7 +320,15 @@ mod tests {
             serde_json::from_str(&body(&board, "/api/policies").await).unwrap();
         assert_eq!(shown[0]["name"], "chat");
         assert_eq!(shown[0]["status"]["roles"][0]["wanted"], 4);
-        assert_eq!(shown[0]["points"][0]["roles"][0]["ready"], 2);
+        let point = &shown[0]["points"][0]["roles"][0];
+        assert_eq!(
+            *point,
+            json!({"demand": 3.75, "load": 15.0, "forecast": null, "wanted": 4, "ready": 2})
+        );
+        assert_eq!(
+            shown[0]["loads"],
+            json!([{"name": "waiting", "unit": "requests"}])
+        );
         board.keep(|_| false);
         assert_eq!(body(&board, "/api/policies").await, "[]");
     }

@@ -346,9 +346,8 @@ impl Scaler {
             .cloned()
             .collect();
         for key in gone {
-            if let Some(memory) = self.memories.remove(&key) {
-                self.considerer.forget(&key, &memory);
-            }
+            self.memories.remove(&key);
+            self.considerer.forget(&key);
         }
         self.considerer.board.keep(|key| policies.contains_key(key));
     }

@@ -70,6 +70,8 @@ mod tests {
         json!({"type": type_, "status": status, "lastTransitionTime": format!("2026-01-01T00:{at}Z")})
     }
 
+    const NONE: [Duration; 0] = [];
+
     fn observed(starts: &mut Starts, conditions: &Value) -> Vec<Duration> {
         let pod = pod(conditions);
         starts
@@ -83,10 +85,10 @@ mod tests {
     fn a_start_is_timed_from_creation_once() {
         let mut starts = Starts::default();
         let scheduled = condition("PodScheduled", "True", "00:01");
-        assert_eq!(observed(&mut starts, &json!([scheduled])), []);
+        assert_eq!(observed(&mut starts, &json!([scheduled])), NONE);
         let ready = json!([scheduled, condition("Ready", "True", "01:30")]);
         assert_eq!(observed(&mut starts, &ready), [Duration::from_secs(90)]);
-        assert_eq!(observed(&mut starts, &ready), []);
+        assert_eq!(observed(&mut starts, &ready), NONE);
     }
 
     #[test]
@@ -97,7 +99,7 @@ mod tests {
                 &mut starts,
                 &json!([condition("PodScheduled", "False", "00:01")])
             ),
-            []
+            NONE
         );
         let ready = json!([
             condition("PodScheduled", "True", "10:00"),
@@ -112,6 +114,6 @@ mod tests {
             condition("PodScheduled", "True", "00:01"),
             condition("Ready", "True", "01:30")
         ]);
-        assert_eq!(observed(&mut Starts::default(), &ready), []);
+        assert_eq!(observed(&mut Starts::default(), &ready), NONE);
     }
 }

@@ -49,7 +49,7 @@ async fn replicas(world: &World) -> Result<i32> {
         .get("chat")
         .await?
         .spec
-        .and_then(|spec| spec.replicas)
+        .replicas
         .unwrap_or(0))
 }
 

@@ -19,6 +19,12 @@ use tokio::sync::mpsc;
 use crate::gateway::Gateway;
 use crate::support::{LIMIT, World, brief, wanted};
 
+/// Time between two decisions of the scaler under test.
+const INTERVAL: Duration = Duration::from_secs(2);
+/// Time until a step of the load can be seen: one scrape, and the way of a record through the API server to us.
+const SEEN_WITHIN: Duration = Duration::from_secs(1);
+/// The policy's stabilization window for removing units.
+const WINDOW: Duration = Duration::from_secs(8);
 /// GPUs of a unit of either role.
 const UNIT: u32 = 2;
 /// GPUs of all units together.
@@ -58,7 +64,7 @@ fn policy(gateway: &Gateway) -> Value {
             "sets": {"min": 1, "max": 2},
             "budget": {"gpus": BUDGET},
             "startup": {"assume": "2s"},
-            "behavior": {"scaleDown": {"stabilizationWindowSeconds": 8, "policies": [{"type": "Percent", "value": 100, "periodSeconds": 2}]}},
+            "behavior": {"scaleDown": {"stabilizationWindowSeconds": WINDOW.as_secs(), "policies": [{"type": "Percent", "value": 100, "periodSeconds": 2}]}},
         },
     })
 }
@@ -213,7 +219,7 @@ async fn a_serving_system_is_sized_as_one_within_its_budget_and_through_restarts
         brief(&first)
     );
     let took = at.duration_since(stepped);
-    ensure!(took < Duration::from_secs(2 * 2 + 2), "it took {took:?}");
+    ensure!(took < 2 * INTERVAL + SEEN_WITHIN, "it took {took:?}");
     settled(&world, &[3, 3], 1).await?;
 
     // More than the groups of one set may hold: another set, as far as the budget goes (10 units of 12).
@@ -245,7 +251,9 @@ async fn a_serving_system_is_sized_as_one_within_its_budget_and_through_restarts
     )
     .await?;
 
-    // Killed in the middle of a change: it is carried on.
+    // Killed in the middle of a change: it is carried on, and nothing else is done on the way.
+    while seen.try_recv().is_ok() {}
+    let lowered = Instant::now();
     gateway.load(25.0);
     world
         .until("qwen3", "the way down", |status| {
@@ -255,6 +263,26 @@ async fn a_serving_system_is_sized_as_one_within_its_budget_and_through_restarts
     world.kill_scaler();
     world.start_scaler().await?;
     settled(&world, &[3, 3], 1).await?;
+    let mut before = (5, 5, 2);
+    while let Ok((at, status)) = seen.try_recv() {
+        let units = wanted(&status);
+        let sets = status.sets.as_ref().map_or(0, |sets| sets.wanted);
+        let now = (units[0], units[1], sets);
+        let down = now.0 <= before.0 && now.1 <= before.1 && now.2 <= before.2;
+        ensure!(
+            down && now.0 >= 3 && now.1 >= 3 && now.2 >= 1,
+            "{before:?} and then {}",
+            brief(&status)
+        );
+        ensure!(
+            now == before || at.duration_since(lowered) >= WINDOW,
+            "removed {:?} after the load fell: {}",
+            at.duration_since(lowered),
+            brief(&status)
+        );
+        before = now;
+    }
+    ensure!(before == (3, 3, 1), "the last record is {before:?}");
 
     // Back to the start, after the window.
     gateway.load(5.0);
