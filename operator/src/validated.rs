@@ -39,11 +39,14 @@ pub(crate) struct Validated {
     groups: BTreeMap<GroupName, usize>,
 }
 
+/// Most broken rules that a condition names; its message holds 32 KiB.
+const MOST_SHOWN: usize = 10;
+
 /// A set that cannot be planned.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Invalid {
     /// It breaks rules of admission: each with field, value and what to do.
-    #[error("{}", joined(.0))]
+    #[error("{}", joined(.0, MOST_SHOWN))]
     Rules(Vec<FieldError>),
     /// A name that the rules let through and the planner does not: the schema was not asked, or there is a gap in the rules.
     #[error(transparent)]

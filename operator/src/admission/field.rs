@@ -5,8 +5,11 @@ use std::fmt;
 use serde::Serialize;
 use serde_json::Value;
 
-/// Most characters of a value that a message repeats.
+/// Most characters of a path, of a value and of a rule in a message. Names, which are parts of all three, are as long as their author
+/// likes until a rule has looked at them.
+const PATH: usize = 400;
 const SHOWN: usize = 160;
+const RULE: usize = 600;
 
 /// One broken rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,10 +102,10 @@ impl FieldError {
         detail: impl Into<String>,
     ) -> Self {
         Self {
-            field: field.into(),
+            field: cut(field.into(), PATH),
             kind,
             value,
-            detail: detail.into(),
+            detail: cut(detail.into(), RULE),
         }
     }
 
@@ -131,20 +134,28 @@ fn json(value: impl Serialize) -> Value {
 
 /// The value as JSON, cut where it would drown the rule.
 pub(crate) fn shown(value: impl Serialize) -> String {
-    let text = json(value).to_string();
-    match text.char_indices().nth(SHOWN) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text,
-    }
+    cut(json(value).to_string(), SHOWN)
 }
 
-/// The errors as one text: alone, or in brackets with commas between them.
-pub(crate) fn joined(errors: &[FieldError]) -> String {
-    let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
-    match texts.as_slice() {
-        [one] => one.clone(),
-        many => format!("[{}]", many.join(", ")),
+fn cut(mut text: String, most: usize) -> String {
+    if let Some((end, _)) = text.char_indices().nth(most) {
+        text.truncate(end);
+        text.push('…');
     }
+    text
+}
+
+/// The first `most` errors as one text: alone, or in brackets with commas between them, and how many more there are.
+pub(crate) fn joined(errors: &[FieldError], most: usize) -> String {
+    if let [one] = errors {
+        return one.to_string();
+    }
+    let texts: Vec<String> = errors.iter().take(most).map(ToString::to_string).collect();
+    let more = match errors.len() - texts.len() {
+        0 => String::new(),
+        more => format!(", and {more} more"),
+    };
+    format!("[{}{more}]", texts.join(", "))
 }
 
 #[cfg(test)]
@@ -160,16 +171,23 @@ mod tests {
             FieldError::forbidden("f", "take it out"),
         ];
         assert_eq!(
-            joined(&errors),
+            joined(&errors, 9),
             "[spec.replicas: Invalid value: -1: must be 0 or more, a.b[0]: Required value: write it, \
              n: Duplicate value: \"x\\\"y\": rename one, f: Forbidden: take it out]"
         );
-        assert_eq!(joined(&errors[3..]), "f: Forbidden: take it out");
+        assert_eq!(joined(&errors[3..], 9), "f: Forbidden: take it out");
+        assert_eq!(
+            joined(&errors, 1),
+            "[spec.replicas: Invalid value: -1: must be 0 or more, and 3 more]"
+        );
     }
 
     #[test]
-    fn a_long_value_is_cut_between_characters() {
-        let error = FieldError::invalid("f", "ä".repeat(1000), "rule");
+    fn what_is_long_is_cut_between_characters() {
+        let long = "ä".repeat(1_000_000);
+        let error = FieldError::invalid(&long, &long, &long);
+        assert!(error.to_string().chars().count() < PATH + SHOWN + RULE + 40);
+        let error = FieldError::invalid("f", &long, "rule");
         let text = error.to_string();
         assert!(text.ends_with("ä…: rule"), "{text}");
         assert!(text.chars().count() < SHOWN + 40);

@@ -4,6 +4,8 @@
 //! metadata: a set whose spec has become invalid must still be able to lose its finalizer. And an update is not refused for what was
 //! already wrong in the stored object, so that a rule that is new in this version locks nobody out of their own sets.
 
+use std::collections::BTreeSet;
+
 use coppice_operator_api::{GROUP, PodCliqueSet, VERSION, labels};
 use kube::api::DynamicObject;
 use kube::core::Status;
@@ -83,8 +85,9 @@ fn errors(new: &PodCliqueSet, old: Option<&PodCliqueSet>) -> Vec<FieldError> {
     match old {
         None => errors.extend(rules::check_new(new)),
         Some(old) => {
-            let known = rules::check(old);
-            errors.retain(|error| !known.contains(error));
+            let known: BTreeSet<String> =
+                rules::check(old).iter().map(ToString::to_string).collect();
+            errors.retain(|error| !known.contains(&error.to_string()));
             // No gang was ever placed by a set that cannot be planned, so there is nothing to keep, and much to mend.
             if rules::plannable(old).is_empty() {
                 errors.extend(rules::update::check(old, new));
@@ -159,16 +162,11 @@ fn refuse(mut answer: AdmissionResponse, status: Status) -> AdmissionResponse {
 ///
 /// Upstream answers 403 with the same text and no causes.
 fn invalid(name: &str, errors: &[FieldError]) -> Status {
-    let shown = &errors[..errors.len().min(MOST_CAUSES)];
-    let rest = match errors.len() - shown.len() {
-        0 => String::new(),
-        more => format!(", and {more} more"),
-    };
     let message = format!(
-        "PodCliqueSet.{GROUP} {name:?} is invalid: {}{rest}",
-        joined(shown)
+        "PodCliqueSet.{GROUP} {name:?} is invalid: {}",
+        joined(errors, MOST_CAUSES)
     );
-    let causes = shown.iter().map(|error| StatusCause {
+    let causes = errors.iter().take(MOST_CAUSES).map(|error| StatusCause {
         reason: error.kind.reason().to_owned(),
         message: error.body(),
         field: error.field.clone(),
@@ -273,7 +271,7 @@ mod tests {
         let answer = created(&json!({"replicas": 1, "template": {"cliques": cliques}}));
         assert_eq!(answer.result.details.unwrap().causes.len(), MOST_CAUSES);
         assert!(
-            answer.result.message.ends_with(", and 19 more"),
+            answer.result.message.ends_with(", and 19 more]"),
             "{}",
             answer.result.message
         );

@@ -2,6 +2,7 @@
 //! and registering leaves nothing to write.
 
 use std::net::{Ipv4Addr, TcpListener};
+use std::process::Stdio;
 
 use anyhow::{Context as _, Result, ensure};
 use coppice_operator_api::{PodClique, PodCliqueSet};
@@ -16,6 +17,7 @@ use kube::api::{
 use kube::core::Status;
 use kube::{Api, Client, Resource, ResourceExt};
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
 
 use crate::support::{LIMIT, QUIET, World};
 
@@ -90,14 +92,17 @@ async fn allow_secret(client: &Client, name: &str) -> Result<()> {
     Ok(())
 }
 
+/// A free port, which stays the operator's over restarts.
+fn free_port() -> Result<u16> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    Ok(listener.local_addr()?.port())
+}
+
 /// An operator with webhooks by URL, and their certificate in a Secret. Returns when the API server asks it.
 async fn world(secret: &str) -> Result<World> {
     let cluster = crate::support::cluster(Profile::Native).await?;
     allow_secret(&cluster.client(), secret).await?;
-    // A free port, which stays the operator's over restarts.
-    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
-        .local_addr()?
-        .port();
+    let port = free_port()?;
     let arguments = [
         "--webhook-url-host=127.0.0.1".to_owned(),
         format!("--webhook-address=127.0.0.1:{port}"),
@@ -112,10 +117,12 @@ async fn world(secret: &str) -> Result<World> {
 /// Both webhooks answer. The API server learns of a configuration by a watch of its own.
 async fn in_effect(world: &World) -> Result<()> {
     let sets = raw(&world.client, &world.namespace);
-    let mut wrong = short();
+    let mut good = short();
+    good["metadata"]["name"] = json!("probe");
+    let mut wrong = good.clone();
     wrong["spec"]["template"]["cliques"][1]["spec"]["startsAfter"] = json!(["gone"]);
     wait::until(LIMIT, "the webhooks to be asked", || async {
-        let accepted = create(&sets, &short(), true).await?;
+        let accepted = create(&sets, &good, true).await?;
         ensure!(
             accepted.data["spec"]["template"]["terminationDelay"] == "4h0m0s",
             "no default yet"
@@ -130,6 +137,30 @@ async fn in_effect(world: &World) -> Result<()> {
     })
     .await?;
     Ok(())
+}
+
+/// What a person sees who creates it with kubectl.
+async fn kubectl_create(world: &World, set: &Value) -> Result<String> {
+    let mut kubectl = tokio::process::Command::new(coppice_testbed::control_plane_program()?)
+        .args([
+            "kubectl",
+            "create",
+            "--filename=-",
+            "--namespace",
+            &world.namespace,
+        ])
+        .arg("--kubeconfig")
+        .arg(world.cluster.kubeconfig())
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .context("cannot start kubectl")?;
+    let mut stdin = kubectl.stdin.take().context("no stdin")?;
+    stdin.write_all(set.to_string().as_bytes()).await?;
+    drop(stdin);
+    let output = kubectl.wait_with_output().await?;
+    ensure!(!output.status.success(), "kubectl created it");
+    Ok(String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
 /// One step of a JSON patch, to an object at that path of the API.
@@ -182,6 +213,12 @@ async fn wrong_manifests_are_refused_whole_and_defaults_arrive() -> Result<()> {
             .1
             .contains("(front after work after lead after front)"),
         "{causes:?}"
+    );
+    let shown = kubectl_create(&world, &wrong).await?;
+    let line = "* spec.template.cliques[2].spec.roleName: Duplicate value: \"lead\": is the role of clique lead already";
+    assert!(
+        shown.contains("The PodCliqueSet \"my.svc\" is invalid") && shown.contains(line),
+        "{shown}"
     );
     assert!(
         sets.list(&ListParams::default()).await?.items.is_empty(),
@@ -421,5 +458,52 @@ async fn a_restart_writes_nothing_and_an_operator_that_is_away_holds_up_nothing_
         .await
         .context("the end of a set while nobody answers")?;
     assert!(sets.get_opt("svc").await?.is_none());
+    Ok(())
+}
+
+/// In a cluster: through a Service, with a certificate that all replicas share, so that any of them can be asked.
+#[tokio::test(flavor = "multi_thread")]
+async fn behind_a_service_a_replica_that_does_not_lead_answers_too() -> Result<()> {
+    let name = "admission-service";
+    let cluster = crate::support::cluster(Profile::Native).await?;
+    allow_secret(&cluster.client(), name).await?;
+    // The API server runs on the host, where a Service of pods leads nowhere; one that names a host is asked for the same certificate.
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": {"type": "ExternalName", "externalName": "localhost"}});
+    coppice_testbed::apply(&cluster.client(), &service.to_string(), "default").await?;
+    let port = free_port()?;
+    let flags = [
+        format!("--webhook-service={name}"),
+        format!("--webhook-service-port={port}"),
+        format!("--webhook-address=127.0.0.1:{port}"),
+        format!("--tls-secret={name}"),
+    ];
+    let flags = flags.each_ref().map(String::as_str);
+    let mut world = World::new(Profile::Native, name, &flags).await?;
+    in_effect(&world).await?;
+
+    world.kill_operator()?;
+    let identity = coppice_testbed::Identity {
+        user: format!("operator-{}", world.namespace),
+        groups: Vec::new(),
+    };
+    // It has no rights on a Lease, so it will never lead.
+    let mut follower = tokio::process::Command::new(env!("CARGO_BIN_EXE_coppice-operator"))
+        .args([
+            "run",
+            "--leader-elect=true",
+            "--admin-address=127.0.0.1:0",
+            "--namespace",
+            &world.namespace,
+        ])
+        .arg("--kubeconfig")
+        .arg(cluster.kubeconfig_as(&identity)?)
+        .args(flags)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .context("cannot start a follower")?;
+    in_effect(&world).await?;
+    follower.kill().await?;
     Ok(())
 }
