@@ -86,6 +86,9 @@ pub async fn config(args: &KubeArgs) -> Result<Config, ClientError> {
     };
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     config.read_timeout = Some(READ_TIMEOUT);
+    // Callers retry at their own pace and within their own deadlines. kube would repeat a 429, 503 or 504 up to fifteen times inside the
+    // call, with pauses that double from 5 ms: it would sleep on for minutes after the server is back, and hide the reason meanwhile.
+    config.default_retry = false;
     Ok(config)
 }
 
@@ -101,7 +104,43 @@ pub async fn connect(args: &KubeArgs) -> Result<Client, ClientError> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use axum::Router;
+    use axum::http::StatusCode;
+    use k8s_openapi::api::core::v1::Pod;
+    use kube::Api;
+
     use super::*;
+
+    #[tokio::test]
+    async fn a_busy_server_is_the_callers_business() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let server = format!("http://{}", listener.local_addr().unwrap());
+        let asked = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&asked);
+        let busy = Router::new().fallback(move || {
+            counted.fetch_add(1, Ordering::SeqCst);
+            std::future::ready(StatusCode::SERVICE_UNAVAILABLE)
+        });
+        let serving = tokio::spawn(async move { axum::serve(listener, busy).await.unwrap() });
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("kubeconfig");
+        let text = format!(
+            "{{apiVersion: v1, kind: Config, current-context: a, clusters: [{{name: a, cluster: {{server: '{server}'}}}}], \
+             users: [{{name: a, user: {{}}}}], contexts: [{{name: a, context: {{cluster: a, user: a}}}}]}}"
+        );
+        std::fs::write(&path, text).unwrap();
+        let args = KubeArgs {
+            kubeconfig: Some(path),
+            context: None,
+        };
+        let pods: Api<Pod> = Api::default_namespaced(connect(&args).await.unwrap());
+        assert!(pods.get("a").await.is_err());
+        assert_eq!(asked.load(Ordering::SeqCst), 1);
+        serving.abort();
+    }
 
     #[tokio::test]
     async fn a_missing_kubeconfig_is_named() {

@@ -42,7 +42,10 @@ impl World {
     pub(crate) async fn start_with(manifests: &str) -> anyhow::Result<Self> {
         coppice_runtime::crypto::install();
         let cluster = Cluster::start(Profile::Plain).await?;
-        let client = cluster.client();
+        // An answer of 503 is to be seen, not repeated.
+        let mut config = cluster.config();
+        config.default_retry = false;
+        let client = Client::try_from(config)?;
         let namespaces: Api<Namespace> = Api::all(client.clone());
         let metadata = ObjectMeta {
             name: Some(SYSTEM.to_owned()),
