@@ -56,7 +56,7 @@ async fn operate(
     let lease = args.lease.resolve(LEASE, client.default_namespace())?;
     let own_namespace = args.lease.lease_namespace.as_deref();
     let namespace = own_namespace
-        .unwrap_or(client.default_namespace())
+        .unwrap_or_else(|| client.default_namespace())
         .to_owned();
     let readiness = Readiness::default();
     let lists = readiness.require("lists");

@@ -10,7 +10,8 @@ use super::register::Address;
 /// Flags about admission.
 #[derive(Debug, Args)]
 pub(crate) struct AdmissionArgs {
-    /// Serve admission webhooks and register them as this Service's, for an operator in the cluster; needs --tls-secret or --tls-cert-file.
+    /// Serve admission webhooks and register them as this Service's, for an operator in the cluster; the Service, and the Secret of
+    /// --tls-secret, lie in the lease's namespace. Needs --tls-secret or --tls-cert-file.
     /// Without it and without --webhook-url-host there is no admission, and the schema alone refuses what it can
     #[arg(
         long,

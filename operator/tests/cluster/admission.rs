@@ -271,7 +271,14 @@ async fn wrong_manifests_are_refused_whole_and_defaults_arrive() -> Result<()> {
         2
     );
 
-    what_gangs_were_placed_by_stays(&world, &sets).await
+    what_gangs_were_placed_by_stays(&world, &sets).await?;
+
+    // What was added to an applied manifest is not taken away by applying it again.
+    world.apply(&short().to_string()).await?;
+    let generation = sets.get("svc").await?.metadata.generation;
+    world.apply(&short().to_string()).await?;
+    assert_eq!(sets.get("svc").await?.metadata.generation, generation);
+    Ok(())
 }
 
 async fn what_gangs_were_placed_by_stays(world: &World, sets: &Api<DynamicObject>) -> Result<()> {
@@ -506,4 +513,24 @@ async fn behind_a_service_a_replica_that_does_not_lead_answers_too() -> Result<(
     in_effect(&world).await?;
     follower.kill().await?;
     Ok(())
+}
+
+/// A certificate runs out in months; one that is gone has to be replaced in the same way, with another authority on top.
+#[tokio::test(flavor = "multi_thread")]
+async fn another_certificate_is_told_to_the_api_server() -> Result<()> {
+    let name = "admission-renewed";
+    let world = world(name).await?;
+    let [mutating, validating, _] = registered(&world, name).await?;
+    let secrets: Api<Secret> = Api::namespaced(world.client.clone(), "default");
+    secrets.delete(name, &DeleteParams::default()).await?;
+    wait::until(LIMIT, "another authority", || async {
+        let [mutating_now, validating_now, _] = registered(&world, name).await?;
+        ensure!(
+            mutating_now != mutating && validating_now != validating,
+            "still the old one"
+        );
+        anyhow::Ok(())
+    })
+    .await?;
+    in_effect(&world).await
 }
