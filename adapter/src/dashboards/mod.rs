@@ -145,7 +145,7 @@ fn the_dashboard_of_the_adapter_shows_what_it_exports_and_all_of_it() {
     assert!(hidden.is_empty(), "no panel shows {hidden:?}");
 }
 
-/// Bodies of real servers; the simulated engine and the gateway of the load test expose the same names.
+/// Bodies of real servers.
 const SERVERS: [&[u8]; 4] = [
     include_bytes!("../../signals/testdata/vllm-0.33.0-busy-t1.txt"),
     include_bytes!("../../signals/testdata/sglang-0.5.23-busy-t1.txt"),
@@ -153,12 +153,33 @@ const SERVERS: [&[u8]; 4] = [
     include_bytes!("../../signals/testdata/dynamo-frontend-1.6.1-pd-busy-t1.txt"),
 ];
 
+/// Bodies of `coppice-loadtest engine` and `coppice-loadtest gateway` after two requests.
+const SIMULATED: [&[u8]; 2] = [
+    include_bytes!("testdata/coppice-engine.txt"),
+    include_bytes!("testdata/coppice-gateway.txt"),
+];
+
 #[test]
-fn the_dashboard_of_served_models_shows_what_servers_export() {
-    check(
+fn the_dashboard_of_served_models_shows_what_real_and_simulated_servers_export() {
+    let everybody = [SERVERS.as_slice(), SIMULATED.as_slice()].concat();
+    let shown = check(
         include_str!("../../../dashboards/serving.json"),
-        &exported(&SERVERS),
+        &exported(&everybody),
     );
+    let (real, simulated) = (exported(&SERVERS), exported(&SIMULATED));
+    let ours = |name: &&String| name.starts_with("coppice_");
+    let others = |name: &&String| name.starts_with("sglang:") || name.starts_with("llamacpp:");
+    let unreal: Vec<_> = shown
+        .iter()
+        .filter(|name| !ours(name) && !real.contains_key(*name))
+        .collect();
+    assert!(unreal.is_empty(), "no real server exports {unreal:?}");
+    let missing: Vec<_> = shown
+        .iter()
+        .filter(|name| !others(name) && !simulated.contains_key(*name))
+        .collect();
+    assert!(missing.is_empty(), "no simulated one exports {missing:?}");
+    assert!(shown.iter().any(|name| ours(&name)), "{shown:?}");
 }
 
 #[test]

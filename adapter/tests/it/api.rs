@@ -251,8 +251,16 @@ async fn direct(world: &World, adapter: &Adapter, namespace: &str) -> anyhow::Re
     assert_eq!(forged.status().as_u16(), 403);
     let bad = http.get(&metric).bearer_auth("nonsense").send().await?;
     assert_eq!(bad.status().as_u16(), 401);
+    certificates(world, adapter, &metric).await?;
 
     let token = world.token(namespace, "viewer").await?;
+    let promoted = http
+        .get(&metric)
+        .bearer_auth(&token)
+        .header("x-remote-group", "system:masters")
+        .send()
+        .await?;
+    assert_eq!(promoted.status().as_u16(), 403, "headers add nothing");
     let code = async || -> anyhow::Result<u16> {
         Ok(http
             .get(&metric)
@@ -275,6 +283,29 @@ async fn direct(world: &World, adapter: &Adapter, namespace: &str) -> anyhow::Re
         Ok::<_, anyhow::Error>(())
     })
     .await?;
+    Ok(())
+}
+
+/// A certificate says who calls when the cluster's authority has signed it, and nothing when anybody else has.
+async fn certificates(world: &World, adapter: &Adapter, metric: &str) -> anyhow::Result<()> {
+    let code = async |pem: Vec<u8>| -> anyhow::Result<u16> {
+        let identity = reqwest::Identity::from_pem(&pem)?;
+        let http = world.direct_builder(adapter).await?.identity(identity);
+        Ok(http.build()?.get(metric).send().await?.status().as_u16())
+    };
+    let credentials = world.cluster.config().auth_info;
+    let certificate = credentials.client_certificate.context("a certificate")?;
+    let key = credentials.client_key.context("a key")?;
+    let administrator = [std::fs::read(certificate)?, std::fs::read(key)?].concat();
+    assert_eq!(code(administrator).await?, 200);
+
+    let key = rcgen::KeyPair::generate()?;
+    let mut params = rcgen::CertificateParams::default();
+    let name = &mut params.distinguished_name;
+    name.push(rcgen::DnType::OrganizationName, "system:masters");
+    name.push(rcgen::DnType::CommonName, "admin");
+    let stranger = params.self_signed(&key)?.pem() + &key.serialize_pem();
+    assert_eq!(code(stranger.into_bytes()).await?, 401);
     Ok(())
 }
 

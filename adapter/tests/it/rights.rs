@@ -145,7 +145,8 @@ async fn answers(
         "configmaps",
     ];
     wait::until(LIMIT, "every watch", || async {
-        let done = recorder.done();
+        let (done, refused) = (recorder.done(), recorder.refused());
+        ensure!(refused.is_empty(), "the API server refused {refused:#?}");
         for resource in watched {
             ensure!(
                 done.iter()

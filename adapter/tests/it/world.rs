@@ -98,6 +98,14 @@ impl World {
 
     /// A client that asks the adapter itself, around the API server, and trusts whom the API server trusts.
     pub(crate) async fn direct(&self, adapter: &Adapter) -> anyhow::Result<reqwest::Client> {
+        Ok(self.direct_builder(adapter).await?.build()?)
+    }
+
+    /// The same, to be given an identity.
+    pub(crate) async fn direct_builder(
+        &self,
+        adapter: &Adapter,
+    ) -> anyhow::Result<reqwest::ClientBuilder> {
         let services: Api<APIService> = Api::all(self.client.clone());
         let bundle = wait::until(LIMIT, "a bundle in the APIService", || async {
             let service = services.get("v1beta1.external.metrics.k8s.io").await?;
@@ -107,8 +115,7 @@ impl World {
         .await?;
         Ok(reqwest::Client::builder()
             .tls_certs_only([reqwest::Certificate::from_pem(&bundle.0)?])
-            .resolve("localhost", adapter.address)
-            .build()?)
+            .resolve("localhost", adapter.address))
     }
 
     /// A token of a new service account.
