@@ -9,6 +9,7 @@ use serde_json::json;
 use tracing::{debug, info, warn};
 
 use crate::target::{self, Target};
+use crate::views::Version;
 
 /// Field manager of everything that the scaler writes.
 pub(crate) const MANAGER: &str = "coppice-scaler";
@@ -16,8 +17,8 @@ pub(crate) const MANAGER: &str = "coppice-scaler";
 /// What became of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// The value was written.
-    Done,
+    /// The value was written; the object's version with it.
+    Done(Option<Version>),
     /// The value was no longer the one that was read, or the object is gone: the next pass looks again.
     Outdated,
     /// The API server refused; its message.
@@ -28,7 +29,7 @@ impl Outcome {
     /// Name in metrics.
     pub(crate) const fn name(&self) -> &'static str {
         match self {
-            Self::Done => "done",
+            Self::Done(_) => "done",
             Self::Outdated => "outdated",
             Self::Refused(_) => "refused",
         }
@@ -68,9 +69,9 @@ pub(crate) async fn carry_out(
             )
             .await
         {
-            Ok(_) => {
+            Ok(scale) => {
                 info!(namespace, name, from = step.from, to = step.to, "scaled");
-                Outcome::Done
+                Outcome::Done(Version::of(&scale.metadata))
             }
             Err(kube::Error::Api(status))
                 if matches!(status.code, 404 | 409) || is_failed_test(&status.message) =>

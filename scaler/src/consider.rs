@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use coppice_runtime::lease::Tenure;
-use coppice_scaler_api::{Actuation, Mode, Reason, ScalingPolicy, ScalingPolicyStatus};
+use coppice_scaler_api::{Actuation, Mode, Reason, Role, ScalingPolicy, ScalingPolicyStatus};
 use coppice_scaler_plan::{self as plan, Decision, Fleet, StepObject, decide};
 use coppice_signals::Signals;
 use jiff::Timestamp;
@@ -250,7 +250,7 @@ impl Considerer {
                     .collect();
                 memory.writers.observe(
                     StepObject::Role { role: 0, set: 0 },
-                    plain.replicas,
+                    (plain.replicas, plain.version),
                     writing,
                     now,
                 );
@@ -278,7 +278,7 @@ impl Considerer {
                     pods: &own,
                 };
                 let mut fleet = fleet::of_set(&world, roles, &[], now);
-                observe_writers(&mut memory.writers, &fleet, writing, now);
+                observe_writers(&mut memory.writers, &world, roles, &fleet, writing, now);
                 let sets_conflict = memory.writers.conflict(None);
                 for (index, role) in fleet.roles.iter_mut().enumerate() {
                     role.conflict =
@@ -434,8 +434,8 @@ impl Considerer {
         for (step, outcome) in outcomes {
             self.metrics.wrote("scale", outcome.name());
             match outcome {
-                Outcome::Done => {
-                    memory.writers.wrote(step.object, step.to);
+                Outcome::Done(version) => {
+                    memory.writers.wrote(step.object, step.to, version);
                     grew |= step.to > step.from;
                     shrank |= step.to < step.from;
                 }
@@ -524,20 +524,26 @@ fn note_starts<'a>(memory: &mut Memory, pods: impl Iterator<Item = (&'a str, &'a
 }
 
 /// Takes in the values that the objects have now.
-fn observe_writers(writers: &mut Writers, fleet: &Fleet, writing: bool, now: Timestamp) {
-    writers.observe(StepObject::Sets, fleet.desired_sets, writing, now);
+fn observe_writers(
+    writers: &mut Writers,
+    world: &World<'_>,
+    roles: &[Role],
+    fleet: &Fleet,
+    writing: bool,
+    now: Timestamp,
+) {
+    let sets = (fleet.desired_sets, world.set.version);
+    writers.observe(StepObject::Sets, sets, writing, now);
     for set in &fleet.sets {
         for (role, units) in set.roles.iter().enumerate() {
             if let Some(desired) = units.desired {
-                writers.observe(
-                    StepObject::Role {
-                        role,
-                        set: set.index,
-                    },
-                    desired,
-                    writing,
-                    now,
-                );
+                let scales = roles.get(role).and_then(|role| role.scales.as_ref());
+                let version = scales.and_then(|scales| world.version(set.index, scales));
+                let object = StepObject::Role {
+                    role,
+                    set: set.index,
+                };
+                writers.observe(object, (desired, version), writing, now);
             }
         }
     }

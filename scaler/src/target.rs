@@ -11,7 +11,7 @@ use kube::api::{ApiResource, DynamicObject};
 use kube::core::GroupVersionKind;
 use kube::{Api, Client, Resource};
 
-use crate::views::{PodView, SetView, unsigned};
+use crate::views::{PodView, SetView, Version, unsigned};
 
 /// What a policy scales, as it is now.
 #[derive(Debug, Clone)]
@@ -33,6 +33,7 @@ pub(crate) struct PlainTarget {
     pub(crate) name: String,
     pub(crate) resource: ApiResource,
     pub(crate) replicas: u32,
+    pub(crate) version: Option<Version>,
     /// Selects its pods. `None`: it names none.
     pub(crate) selector: Option<Selector>,
 }
@@ -151,7 +152,11 @@ pub(crate) async fn read_plain(
         .await
         .map_err(|error| no_scale(message(&error)))?;
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
-    let Scale { spec, status, .. } = match api.get_scale(&target.name).await {
+    let Scale {
+        metadata,
+        spec,
+        status,
+    } = match api.get_scale(&target.name).await {
         Ok(scale) => scale,
         Err(kube::Error::Api(status)) if status.code == 404 => {
             return Err(NoTarget::NotFound {
@@ -172,6 +177,7 @@ pub(crate) async fn read_plain(
         name: target.name.clone(),
         resource,
         replicas,
+        version: Version::of(&metadata),
         selector,
     })
 }

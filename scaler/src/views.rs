@@ -6,6 +6,7 @@ use coppice_operator_api::{PodClique, PodCliqueScalingGroup, PodCliqueSet, label
 use coppice_signals::PodFacts;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::gpus;
 
@@ -101,6 +102,7 @@ pub(crate) struct SetView {
     pub(crate) groups: BTreeMap<String, GroupTemplate>,
     pub(crate) rollout: bool,
     pub(crate) uid: String,
+    pub(crate) version: Option<Version>,
 }
 
 /// A clique of a PodCliqueSet's template.
@@ -145,6 +147,7 @@ impl SetView {
             .as_ref()
             .and_then(|status| status.update_progress.as_ref());
         Self {
+            version: Version::of(&set.metadata),
             replicas: unsigned(set.spec.replicas),
             cliques: cliques.collect(),
             groups: groups.collect(),
@@ -185,6 +188,7 @@ impl SetView {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ScaledView {
     pub(crate) replicas: u32,
+    pub(crate) version: Option<Version>,
 }
 
 impl ScaledView {
@@ -192,6 +196,7 @@ impl ScaledView {
     pub(crate) fn of_clique(clique: &PodClique) -> Option<Self> {
         clique.metadata.deletion_timestamp.is_none().then(|| Self {
             replicas: unsigned(clique.spec.replicas),
+            version: Version::of(&clique.metadata),
         })
     }
 
@@ -199,7 +204,19 @@ impl ScaledView {
     pub(crate) fn of_group(group: &PodCliqueScalingGroup) -> Option<Self> {
         group.metadata.deletion_timestamp.is_none().then(|| Self {
             replicas: unsigned(group.spec.replicas),
+            version: Version::of(&group.metadata),
         })
+    }
+}
+
+/// Which of two states of one object is the later one. Kubernetes promises that resource versions of one kind can be compared as numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Version(pub(crate) u128);
+
+impl Version {
+    /// `None`: the server gives none that can be compared.
+    pub(crate) fn of(metadata: &ObjectMeta) -> Option<Self> {
+        metadata.resource_version.as_deref()?.parse().ok().map(Self)
     }
 }
 

@@ -10,7 +10,7 @@ use coppice_scaler_plan::{Fleet, RoleFleet, RoleInSet, SetFleet};
 use jiff::Timestamp;
 
 use crate::target::{PlainTarget, child, is_of_role};
-use crate::views::{PodView, ScaledView, SetView};
+use crate::views::{PodView, ScaledView, SetView, Version};
 use crate::watch::Key;
 
 /// What there is of one PodCliqueSet.
@@ -131,6 +131,15 @@ pub(crate) fn of_plain(
 impl World<'_> {
     /// Units that a role's object asks for; `None` when there is no object.
     fn desired(&self, index: u32, scales: &Scales) -> Option<u32> {
+        self.object(index, scales).map(|object| object.replicas)
+    }
+
+    /// Version of a role's object, if there is one.
+    pub(crate) fn version(&self, index: u32, scales: &Scales) -> Option<Version> {
+        self.object(index, scales)?.version
+    }
+
+    fn object(&self, index: u32, scales: &Scales) -> Option<&ScaledView> {
         let key = (
             self.namespace.to_owned(),
             child(self.set_name, index, scales),
@@ -139,7 +148,7 @@ impl World<'_> {
             ScaledKind::PodClique => self.cliques,
             ScaledKind::PodCliqueScalingGroup => self.groups,
         };
-        objects.get(&key).map(|object| object.replicas)
+        objects.get(&key).map(AsRef::as_ref)
     }
 
     /// Units with which a role starts in a new set, and the least a gang can run with.
@@ -461,6 +470,7 @@ mod tests {
                     ("ml".to_owned(), (*name).to_owned()),
                     Arc::new(ScaledView {
                         replicas: *replicas,
+                        version: None,
                     }),
                 )
             })
@@ -606,6 +616,7 @@ mod tests {
             name: "chat".to_owned(),
             resource: kube::api::ApiResource::erase::<k8s_openapi::api::apps::v1::Deployment>(&()),
             replicas: 3,
+            version: None,
             selector: None,
         };
         let pods = [

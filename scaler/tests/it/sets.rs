@@ -251,10 +251,11 @@ async fn a_serving_system_is_sized_as_one_within_its_budget_and_through_restarts
     )
     .await?;
 
-    // Killed in the middle of a change: it is carried on, and nothing else is done on the way.
+    // Killed in the middle of a change: it is carried on, and nothing else is done on the way. Two units of a role and a tenth fit one set of three,
+    // so a set goes, too; before that the first one takes over what the other one holds, one unit for as long as it needs to start.
     while seen.try_recv().is_ok() {}
     let lowered = Instant::now();
-    gateway.load(25.0);
+    gateway.load(15.0);
     world
         .until("qwen3", "the way down", |status| {
             wanted(status).iter().sum::<u32>() < 10
@@ -262,15 +263,15 @@ async fn a_serving_system_is_sized_as_one_within_its_budget_and_through_restarts
         .await?;
     world.kill_scaler();
     world.start_scaler().await?;
-    settled(&world, &[3, 3], 1).await?;
+    settled(&world, &[2, 2], 1).await?;
     let mut before = (5, 5, 2);
     while let Ok((at, status)) = seen.try_recv() {
         let units = wanted(&status);
         let sets = status.sets.as_ref().map_or(0, |sets| sets.wanted);
         let now = (units[0], units[1], sets);
-        let down = now.0 <= before.0 && now.1 <= before.1 && now.2 <= before.2;
+        let follows = |now: u32, before: u32| 2 <= now && now <= before.max(3);
         ensure!(
-            down && now.0 >= 3 && now.1 >= 3 && now.2 >= 1,
+            follows(now.0, before.0) && follows(now.1, before.1) && (1..=before.2).contains(&sets),
             "{before:?} and then {}",
             brief(&status)
         );
@@ -282,7 +283,7 @@ async fn a_serving_system_is_sized_as_one_within_its_budget_and_through_restarts
         );
         before = now;
     }
-    ensure!(before == (3, 3, 1), "the last record is {before:?}");
+    ensure!(before == (2, 2, 1), "the last record is {before:?}");
 
     // Back to the start, after the window.
     gateway.load(5.0);
