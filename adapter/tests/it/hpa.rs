@@ -63,8 +63,14 @@ async fn the_hpa_follows_the_queue_and_holds_when_it_cannot_be_measured() -> any
     scaled.cannot_measure().await?;
     scaled.holds(5).await?;
 
-    // A zero that was measured is believed.
+    // It comes back and has seen nothing yet: that is no zero either.
+    engine.set_waiting(25);
     let adapter = world.adapter().await?;
+    scaled.can_measure().await?;
+    scaled.holds(5).await?;
+
+    // A zero that was measured is believed.
+    engine.set_waiting(0);
     scaled.reaches(1, "nothing waiting").await?;
     // Never anything else in between: no detour by the minimum when nothing could be measured.
     assert_eq!(*operator.wanted.lock(), [1, 8, 3, 5, 1]);
@@ -159,13 +165,24 @@ impl Scaled {
 
     /// Waits until the HPA says that it has no metric; returns its message.
     async fn cannot_measure(&self) -> anyhow::Result<String> {
-        let message = wait::until(LIMIT, "ScalingActive=False", || async {
+        self.active_because("FailedGetExternalMetric").await
+    }
+
+    /// Waits until the HPA says that it has a metric.
+    async fn can_measure(&self) -> anyhow::Result<()> {
+        self.active_because("ValidMetricFound").await.map(drop)
+    }
+
+    /// Waits until the condition `ScalingActive` has this reason; returns its message.
+    async fn active_because(&self, reason: &str) -> anyhow::Result<String> {
+        let what = format!("ScalingActive by {reason}");
+        let message = wait::until(LIMIT, &what, || async {
             let conditions = self.conditions().await?;
             let active = conditions
                 .iter()
                 .find(|(type_, ..)| type_ == "ScalingActive")
                 .context("ScalingActive")?;
-            ensure!(active.1 == "FailedGetExternalMetric", "{active:?}");
+            ensure!(active.1 == reason, "{active:?}");
             Ok::<_, anyhow::Error>(active.2.clone())
         });
         Ok(message.await?)
