@@ -1,7 +1,10 @@
 //! The API as clients see it: through the aggregation layer, and directly.
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use coppice_testbed::wait;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::Api;
+use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
 use crate::world::{Adapter, BASE, Engine, LIMIT, SYSTEM, World, program, raw, refusal};
@@ -21,6 +24,8 @@ async fn metrics_are_served_through_the_aggregation_layer_to_those_who_may() -> 
     openapi(&world).await?;
     rights(&world, &namespace).await?;
     direct(&world, &adapter, &namespace).await?;
+    many_at_once(&world, &adapter, &namespace).await?;
+    namespaces_go_away(&world).await?;
     steady_state(&world, &namespace).await?;
     adapter.stop().await
 }
@@ -281,6 +286,45 @@ async fn direct(world: &World, adapter: &Adapter, namespace: &str) -> anyhow::Re
         let code = code().await?;
         ensure!(code == 200, "{code}");
         Ok::<_, anyhow::Error>(())
+    })
+    .await?;
+    Ok(())
+}
+
+/// Two hundred autoscalers with the same question get the same answer, which is worked out for few of them.
+async fn many_at_once(world: &World, adapter: &Adapter, namespace: &str) -> anyhow::Result<()> {
+    const ASKERS: usize = 200;
+    let metric = format!("{BASE}/namespaces/{namespace}/coppice_requests_waiting");
+    let answered = "adapter_requests_total{kind=\"value\",code=\"200\"}";
+    let before = (
+        adapter.measured(answered).await?,
+        adapter.measured("adapter_evaluations_total").await?,
+    );
+    let asked = (0..ASKERS).map(|_| world.raw(&metric));
+    for list in futures::future::try_join_all(asked).await? {
+        ensure!(list["items"][0]["value"] == "37", "{list}");
+    }
+    let answers = adapter.measured(answered).await? - before.0;
+    let evaluations = adapter.measured("adapter_evaluations_total").await? - before.1;
+    ensure!(answers >= 200.0, "{answers} answers");
+    // An answer holds for a fifth of a second; on a busy machine the questions take several.
+    ensure!(
+        evaluations < answers / 2.0,
+        "{evaluations} evaluations for {answers} answers"
+    );
+    Ok(())
+}
+
+/// A metrics API that cannot be listed would keep every namespace that is deleted.
+async fn namespaces_go_away(world: &World) -> anyhow::Result<()> {
+    let name = world.cluster.namespace("short-lived").await?;
+    let namespaces: Api<Namespace> = Api::all(world.client.clone());
+    namespaces.delete(&name, &DeleteParams::default()).await?;
+    wait::until(LIMIT, "the namespace to be gone", || async {
+        match namespaces.get_opt(&name).await? {
+            None => Ok(()),
+            Some(left) => bail!("{:?}", left.status),
+        }
     })
     .await?;
     Ok(())

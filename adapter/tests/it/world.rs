@@ -214,9 +214,25 @@ pub(crate) struct Adapter {
     process: Child,
     /// Of its HTTPS endpoint.
     pub(crate) address: SocketAddr,
+    /// Of its metrics.
+    admin: SocketAddr,
 }
 
 impl Adapter {
+    /// A metric of its own, by name and labels as they are exposed.
+    pub(crate) async fn measured(&self, series: &str) -> anyhow::Result<f64> {
+        let text = reqwest::get(format!("http://{}/metrics", self.admin))
+            .await?
+            .text()
+            .await?;
+        let value = text
+            .lines()
+            .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        Ok(value
+            .with_context(|| format!("{series} is not in\n{text}"))?
+            .parse()?)
+    }
+
     /// Starts it with these flags of `serve`; where they listen is chosen here.
     pub(crate) async fn start(
         flags: &[String],
@@ -236,14 +252,24 @@ impl Adapter {
             .spawn()?;
         let mut lines = BufReader::new(process.stderr.take().context("stderr")?).lines();
         let mut seen = Vec::new();
-        let address = loop {
+        let (mut secure, mut plain): (Option<SocketAddr>, Option<SocketAddr>) = (None, None);
+        let (address, admin) = loop {
+            if let (Some(secure), Some(plain)) = (secure, plain) {
+                break (secure, plain);
+            }
             let Some(line) = lines.next_line().await? else {
                 bail!("the adapter ended:\n{}", seen.join("\n"))
             };
             let event: Value = serde_json::from_str(&line).unwrap_or(Value::Null);
             seen.push(line);
-            if event["message"] == "listening" && event["tls"] == true {
-                break event["address"].as_str().context("an address")?.parse()?;
+            if event["message"] == "listening" {
+                let address = event["address"].as_str().context("an address")?.parse()?;
+                let place = if event["tls"] == true {
+                    &mut secure
+                } else {
+                    &mut plain
+                };
+                *place = Some(address);
             }
         };
         tokio::spawn(async move {
@@ -251,7 +277,11 @@ impl Adapter {
                 show(&line);
             }
         });
-        Ok(Self { process, address })
+        Ok(Self {
+            process,
+            address,
+            admin,
+        })
     }
 
     /// Ends it as the kubelet would, and waits for the end.
