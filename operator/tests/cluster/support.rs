@@ -24,9 +24,13 @@ pub(crate) const QUIET: Duration = Duration::from_secs(3);
 
 /// A cluster with the definitions, shared by the tests of a binary.
 pub(crate) async fn cluster(profile: Profile) -> Result<&'static Cluster> {
-    static READY: OnceCell<()> = OnceCell::const_new();
+    // One for each: a test binary uses several clusters.
+    static READY: [OnceCell<()>; Profile::ALL.len()] =
+        [const { OnceCell::const_new() }; Profile::ALL.len()];
+    let position = Profile::ALL.iter().position(|of| *of == profile);
+    let ready = &READY[position.context("an unknown profile")?];
     let cluster = shared(profile).await?;
-    READY.get_or_try_init(|| install(cluster)).await?;
+    ready.get_or_try_init(|| install(cluster)).await?;
     Ok(cluster)
 }
 
@@ -397,10 +401,21 @@ pub(crate) async fn get(address: &str) -> Result<(u16, String)> {
 
 /// Nodes that only pods of this label value go to, one small pod on each: "one node holds one pod".
 pub(crate) async fn nodes(cluster: &Cluster, pool: &str, count: usize) -> Result<Fleet> {
+    more_nodes(cluster, pool, "", count, 1).await
+}
+
+/// Further nodes of a pool, with room for `pods` small pods each.
+pub(crate) async fn more_nodes(
+    cluster: &Cluster,
+    pool: &str,
+    name: &str,
+    count: usize,
+    pods: u32,
+) -> Result<Fleet> {
     let mut settings = FleetSettings::new(count);
-    settings.name_prefix = format!("{pool}-");
+    settings.name_prefix = format!("{pool}-{name}");
     settings.labels = BTreeMap::from([("pool".to_owned(), pool.to_owned())]);
-    settings.shape.gpus = 1;
+    settings.shape.gpus = pods;
     Ok(Fleet::start(cluster, settings).await?)
 }
 

@@ -56,7 +56,7 @@ impl Steady {
         let watcher = Watcher::new(programs.client()?, places.namespace().to_owned());
         wait::until(PATIENCE, "the first instances of both models", || async {
             let look = watcher.look().await.map_err(|e| format!("{e:#}"))?;
-            look.first_instances_serve()
+            look.everything_wanted_serves()
         })
         .await?;
         let log = AuditLog::new(programs.instance().audit_log());

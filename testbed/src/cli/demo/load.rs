@@ -127,7 +127,7 @@ fn scenario_text(seconds: f64, time_scale: f64) -> String {
 }
 
 /// Share of the trace's requests that are sent.
-const SHARE: f64 = 0.3;
+const SHARE: f64 = 0.25;
 
 impl Driving {
     /// The driver's last line of progress.

@@ -130,7 +130,7 @@ impl Demo {
         let watcher = watch::Watcher::new(client, places.namespace.clone());
         wait::until(PATIENCE, "the first instances of both models", || async {
             let look = watcher.look().await.map_err(|e| format!("{e:#}"))?;
-            look.first_instances_serve()
+            look.everything_wanted_serves()
         })
         .await
         .with_context(|| {
@@ -205,7 +205,9 @@ impl Demo {
                         node_died = true;
                         if let Some(node) = look.busiest_node() {
                             fleet.kill_node(&node).await?;
-                            let detail = format!("{node} with {} pods", look.pods_on(&node));
+                            let pods = look.pods_on(&node);
+                            let plural = if pods == 1 { "" } else { "s" };
+                            let detail = format!("{node} with {pods} pod{plural}");
                             self.narrate(begun, &format!("killing node {detail}"));
                             record.event(at, "node killed", &detail);
                             record.node_died(at, &node);

@@ -168,7 +168,7 @@ impl Programs {
             format!("--lease-namespace={SYSTEM_NAMESPACE}"),
             "--interval=2s".to_owned(),
             "--scrape-interval=2s".to_owned(),
-            "--window=20s".to_owned(),
+            "--window=10s".to_owned(),
         ];
         self.start_program(
             places,
@@ -213,6 +213,8 @@ impl Programs {
             format!("--kubeconfig={config}"),
             format!("--admin-address=127.0.0.1:{admin}"),
             format!("--lease-namespace={SYSTEM_NAMESPACE}"),
+            "--webhook-url-host=127.0.0.1".to_owned(),
+            "--webhook-address=127.0.0.1:0".to_owned(),
         ];
         self.start_program(
             places,

@@ -249,24 +249,19 @@ impl Look {
         }
     }
 
-    /// Both models have an instance that serves, or what is missing.
-    pub(crate) fn first_instances_serve(&self) -> Result<(), String> {
+    /// Both models serve with as many instances as are wanted at first, or what is missing.
+    pub(crate) fn everything_wanted_serves(&self) -> Result<(), String> {
         let missing: Vec<String> = ROLES
             .iter()
-            .map(|role| {
-                (
-                    *role,
-                    self.roles.get(*role).copied().unwrap_or_default().ready,
-                )
-            })
-            .chain([(HPA_MODEL, self.hpa.ready)])
-            .filter(|(_, ready)| *ready == 0)
-            .map(|(name, _)| name.to_owned())
+            .map(|role| (*role, self.roles.get(*role).copied().unwrap_or_default()))
+            .chain([(HPA_MODEL, self.hpa)])
+            .filter(|(_, units)| units.wanted == 0 || units.ready < units.wanted)
+            .map(|(name, units)| format!("{name} {} of {}", units.ready, units.wanted))
             .collect();
         if missing.is_empty() {
             Ok(())
         } else {
-            Err(format!("no ready instance of {}", missing.join(", ")))
+            Err(format!("ready: {}", missing.join(", ")))
         }
     }
 
