@@ -23,15 +23,15 @@ demo: build controlplane ## Watch a disaggregated model follow a production trac
 	$(BIN)/coppice-testbed demo $(ARGS)
 
 .PHONY: test
-test: toolchain ## Everything that CI runs
+test: toolchain go-toolchain ## Everything that CI runs
 	./.ci/test
 
-.PHONY: test-rest
-test-rest: toolchain ## All unit tests of the workspace (not yet part of CI: some are known to fail)
-	./.ci/test rest
+.PHONY: test-plain
+test-plain: toolchain ## The part of `make test` that needs no control plane
+	./.ci/test plain
 
 .PHONY: test-cluster
-test-cluster: build controlplane ## The tests that start a real control plane (not yet part of CI)
+test-cluster: toolchain go-toolchain ## The part of `make test` that starts real control planes
 	./.ci/test cluster
 
 .PHONY: up
