@@ -12,7 +12,7 @@ use axum::http::header;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{Html, IntoResponse};
 use axum::routing::get;
-use coppice_scaler_api::{RoleStatus, ScalingPolicy, ScalingPolicyStatus, SignalValue, Stage};
+use coppice_scaler_api::{RoleStatus, ScalingPolicy, ScalingPolicyStatus, SignalValue};
 use coppice_scaler_plan::Quantity;
 use futures::Stream;
 use jiff::Timestamp;
@@ -123,7 +123,7 @@ impl Board {
                 decisions.push_front(Said { at: now, sentence });
                 decisions.truncate(DECISIONS);
             }
-            points.push_back(point(policy, status, now));
+            points.push_back(point(status, now));
             if points.len() > POINTS {
                 points.pop_front();
             }
@@ -138,7 +138,7 @@ impl Board {
                     history: None,
                     ..status.clone()
                 },
-                loads: loads(policy, status),
+                loads: loads(status),
                 decisions,
                 points,
             };
@@ -171,11 +171,12 @@ impl Board {
     }
 }
 
-fn point(policy: &ScalingPolicy, status: &ScalingPolicyStatus, now: Timestamp) -> Point {
+fn point(status: &ScalingPolicyStatus, now: Timestamp) -> Point {
     let roles = status.roles.iter().map(|role| RolePoint {
         demand: value(role, Quantity::Demand),
-        load: driver(policy, role).map(|signal| signal.value.as_f64()),
-        forecast: value(role, Quantity::Forecast),
+        load: driver(role).map(|signal| signal.value.as_f64()),
+        forecast: value(role, Quantity::ForecastRequests)
+            .or_else(|| value(role, Quantity::ForecastInputTokens)),
         wanted: role.wanted,
         ready: role.ready,
     });
@@ -186,9 +187,9 @@ fn point(policy: &ScalingPolicy, status: &ScalingPolicyStatus, now: Timestamp) -
     }
 }
 
-fn loads(policy: &ScalingPolicy, status: &ScalingPolicyStatus) -> Vec<Option<Load>> {
+fn loads(status: &ScalingPolicyStatus) -> Vec<Option<Load>> {
     let load = |role| {
-        driver(policy, role).map(|signal| Load {
+        driver(role).map(|signal| Load {
             name: signal.name.clone(),
             unit: signal.unit.clone(),
         })
@@ -206,20 +207,17 @@ fn value(role: &RoleStatus, quantity: Quantity) -> Option<f64> {
     signal(role, quantity).map(|signal| signal.value.as_f64())
 }
 
-/// The signal that a role's size follows from: the one that its forecast is of (see [`Quantity::Forecast`]), else the first.
-fn driver<'a>(policy: &ScalingPolicy, role: &'a RoleStatus) -> Option<&'a SignalValue> {
-    let stage = policy
-        .spec
-        .roles
-        .iter()
-        .find(|each| each.name == role.name)
-        .map(|each| each.stage);
-    let forecast = match stage {
-        Some(Stage::Decode) => Quantity::OfferedRequests,
-        _ => Quantity::OfferedInputTokens,
-    };
-    match signal(role, Quantity::Forecast) {
-        Some(_) => signal(role, forecast),
+/// The signal that a role's size follows from: the one that its forecast is of, else the first.
+fn driver(role: &RoleStatus) -> Option<&SignalValue> {
+    let forecasts = [
+        (Quantity::ForecastRequests, Quantity::OfferedRequests),
+        (Quantity::ForecastInputTokens, Quantity::OfferedInputTokens),
+    ];
+    let of_forecast = forecasts
+        .into_iter()
+        .find(|(forecast, _)| signal(role, *forecast).is_some());
+    match of_forecast {
+        Some((_, offered)) => signal(role, offered),
         None => role
             .signals
             .first()

@@ -235,9 +235,9 @@ impl Signals<'_> {
             feasible: need.feasible,
         };
         let forecast = if role.stage == Stage::Decode {
-            requests_ahead
+            (Quantity::ForecastRequests, requests_ahead)
         } else {
-            tokens_ahead
+            (Quantity::ForecastInputTokens, tokens_ahead)
         };
         let mut values = vec![
             (Quantity::OfferedRequests, requests.value),
@@ -248,10 +248,7 @@ impl Signals<'_> {
                 .filter(|_| role.stage.makes_tokens())
                 .map(|output| (Quantity::MeanOutputTokens, output)),
         );
-        values.extend([
-            (Quantity::Forecast, forecast),
-            (Quantity::Startup, horizon.as_secs_f64()),
-        ]);
+        values.extend([forecast, (Quantity::Startup, horizon.as_secs_f64())]);
         values.push((Quantity::Demand, need.units.max(at_least)));
         self.sized(demand, older(requests, tokens), values)
     }

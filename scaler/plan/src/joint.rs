@@ -148,6 +148,7 @@ impl Frame<'_> {
                 by_ratio,
                 all < flow,
                 lowered.contains(&role),
+                self.lacks_set(&units, role),
             )
         });
         Joint {
@@ -218,6 +219,21 @@ impl Frame<'_> {
         BTreeSet::new()
     }
 
+    /// Whether the budget has room for one more unit of a role and not for the set that this would take, with the minimum of every role.
+    fn lacks_set(&self, units: &[u32], role: usize) -> bool {
+        let Some(limit) = self.gpu_limit() else {
+            return false;
+        };
+        let mut more = units.to_vec();
+        more[role] = more[role].saturating_add(1);
+        self.gpus_in(&more, self.sets_for(units)) <= limit && self.gpus(&more) > limit
+    }
+
+    #[expect(
+        clippy::too_many_arguments,
+        clippy::fn_params_excessive_bools,
+        reason = "facts about one role that were found on the way, each used once"
+    )]
     fn explain(
         &self,
         role: usize,
@@ -226,6 +242,7 @@ impl Frame<'_> {
         by_ratio: bool,
         by_budget: bool,
         lowered: bool,
+        lacks_set: bool,
     ) -> Target {
         let mut limited_by = BTreeSet::new();
         let bounds = self.total(role);
@@ -255,6 +272,9 @@ impl Frame<'_> {
             } else if by_budget {
                 because = Because::Budget;
                 limited_by.insert(Limit::Budget);
+                if lacks_set {
+                    limited_by.insert(Limit::Max);
+                }
             } else if lowered {
                 because = Because::Ratio;
             } else {

@@ -31,8 +31,10 @@ pub enum Quantity {
     Metric,
     /// Requests held at the gateway.
     GatewayWaiting,
-    /// Load expected when a unit started now becomes ready, with its margin: input tokens per second (prompts) or requests per second (output).
-    Forecast,
+    /// Requests per second expected when a unit started now becomes ready, with a margin. Of roles that make tokens and take no prompts.
+    ForecastRequests,
+    /// Input tokens per second expected when a unit started now becomes ready, with a margin. Of roles that take prompts.
+    ForecastInputTokens,
     /// Time from creation to readiness: the 90th percentile of recent starts, or what the policy assumes.
     Startup,
     /// Units that the load needs before any limit.
@@ -56,7 +58,8 @@ impl Quantity {
             Self::KvUsage => "kvCacheUsageSum",
             Self::Metric => "metric",
             Self::GatewayWaiting => "gatewayWaiting",
-            Self::Forecast => "forecast",
+            Self::ForecastRequests => "forecastRequests",
+            Self::ForecastInputTokens => "forecastInputTokens",
             Self::Startup => "startup",
             Self::Demand => "demand",
         }
@@ -66,8 +69,9 @@ impl Quantity {
     #[must_use]
     pub const fn unit(self) -> &'static str {
         match self {
-            Self::OfferedRequests | Self::Finished => "requests/s",
+            Self::OfferedRequests | Self::ForecastRequests | Self::Finished => "requests/s",
             Self::OfferedInputTokens
+            | Self::ForecastInputTokens
             | Self::OfferedOutputTokens
             | Self::InputTokens
             | Self::OutputTokens => "tokens/s",
@@ -75,7 +79,6 @@ impl Quantity {
             Self::Waiting | Self::Running | Self::GatewayWaiting => "requests",
             Self::KvUsage => "caches",
             Self::Metric => "",
-            Self::Forecast => "1/s",
             Self::Startup => "s",
             Self::Demand => "units",
         }

@@ -799,6 +799,29 @@ fn a_new_set_must_fit_the_budget_as_it_starts() {
 }
 
 #[test]
+fn a_role_whose_next_unit_needs_a_set_that_does_not_fit_names_both_limits() {
+    let limits = Limits {
+        budget: Budget::Gpus(60),
+        ..sets(1, 4)
+    };
+    let roles = prefill_and_decode(limits.clone());
+    let roles = roles.roles().iter().map(|role| RolePolicy {
+        units: bounds(4, 8),
+        ..role.clone()
+    });
+    let policy = Policy::new(roles.collect(), limits).unwrap();
+    let decision = Case::new(policy, fleet(&[8, 5]))
+        .offered(50.0, 2_000.0, 200.0)
+        .decide();
+    assert_eq!((wanted(&decision), decision.sets.wanted), (vec![8, 4], 1));
+    assert_eq!(
+        limited(&decision, 0),
+        BTreeSet::from([Limit::Max, Limit::Budget]),
+        "a ninth unit fits 60 GPUs, a second set with four of each does not"
+    );
+}
+
+#[test]
 fn an_idle_role_sleeps_after_ten_quiet_minutes_and_wakes_at_a_request() {
     let roles = vec![
         role(
