@@ -155,6 +155,7 @@ fn fill_sets(frame: &Frame<'_>, settled: &mut [Settled]) {
         let least = room.per_set.min().saturating_mul(sets);
         if room.frozen.is_none() && settled.units < least {
             settled.units = least;
+            settled.because = Because::Minimum;
             settled.limited_by.insert(Limit::Min);
         }
     }
