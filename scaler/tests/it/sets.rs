@@ -275,8 +275,9 @@ async fn a_serving_system_is_sized_as_one_within_its_budget_and_through_restarts
             "{before:?} and then {}",
             brief(&status)
         );
+        // The window goes over decisions; the last one before the load fell may be an interval older.
         ensure!(
-            now == before || at.duration_since(lowered) >= WINDOW,
+            now == before || at.duration_since(lowered) + INTERVAL >= WINDOW,
             "removed {:?} after the load fell: {}",
             at.duration_since(lowered),
             brief(&status)
