@@ -130,7 +130,7 @@ fn parse(line: &[u8]) -> Option<Write> {
     }
     let user = event["impersonatedUser"]["username"]
         .as_str()
-        .or(event["user"]["username"].as_str())?;
+        .or_else(|| event["user"]["username"].as_str())?;
     Some(Write {
         user: user.to_owned(),
         verb: text(&event["verb"]),

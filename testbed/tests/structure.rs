@@ -1,5 +1,11 @@
 //! The shape of the workspace: which crate may depend on which, and what the pure ones never see.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test stops where it cannot go on"
+)]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -97,6 +103,22 @@ const IMPURE: &[&str] = &[
     "tracing::",
 ];
 
+/// What each pure crate's clippy.toml bans. [`IMPURE`] reads the text; clippy sees through `use` and type aliases.
+const BANNED: &[&str] = &[
+    "jiff::Timestamp::now",
+    "jiff::Zoned::now",
+    "std::env::var",
+    "std::fs::read",
+    "std::fs::read_to_string",
+    "std::thread::sleep",
+    "std::time::Instant",
+    "std::time::SystemTime",
+    "std::collections::HashMap",
+    "std::collections::HashSet",
+    "std::fs::File",
+    "std::net::TcpStream",
+];
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
@@ -138,6 +160,87 @@ fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
             found.push(path);
         }
     }
+}
+
+/// The lines of a file with their numbers from 0, without the items that are compiled for tests only.
+fn without_tests(text: &str) -> Vec<(usize, &str)> {
+    let mut kept = Vec::new();
+    let mut in_tests = false;
+    for (number, line) in text.lines().enumerate() {
+        if line == "#[cfg(test)]" {
+            in_tests = true;
+        } else if in_tests {
+            // rustfmt ends an item at the margin: `}` alone, or `mod tests;`.
+            in_tests = line.starts_with([' ', '#']) || !line.ends_with(['}', ';']);
+        } else {
+            kept.push((number, line));
+        }
+    }
+    kept
+}
+
+/// What deny.toml says; this test holds it against the workspace also where cargo-deny is not installed.
+fn deny() -> toml::Table {
+    std::fs::read_to_string(root().join("deny.toml"))
+        .unwrap()
+        .parse()
+        .unwrap()
+}
+
+fn text(value: &toml::Value) -> String {
+    value
+        .as_str()
+        .unwrap_or_else(|| panic!("deny.toml holds {value} where a text is expected"))
+        .to_owned()
+}
+
+fn texts(value: &toml::Value) -> BTreeSet<String> {
+    value.as_array().unwrap().iter().map(text).collect()
+}
+
+/// A package that is really built: its name, version and switched-on features.
+struct Built {
+    name: String,
+    version: String,
+    features: BTreeSet<String>,
+}
+
+/// Everything that a build of the workspace and its tests compiles, on each target of deny.toml.
+///
+/// Asked of `cargo tree`, which resolves features as a build does. Cargo.lock and `cargo metadata` also list optional packages that
+/// nothing switches on (`ring` under rustls-webpki and quinn-proto), and they are no more than a name.
+fn built() -> Vec<Built> {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
+    let mut built = Vec::new();
+    for target in texts(&deny()["graph"]["targets"]) {
+        let tree = std::process::Command::new(&cargo)
+            .args(["tree", "--workspace", "--locked", "--target", &target])
+            .args(["--edges=normal,build,dev", "--prefix=none", "--no-dedupe"])
+            .arg("--format={p}|{f}")
+            .current_dir(root())
+            .output()
+            .unwrap();
+        assert!(
+            tree.status.success(),
+            "cargo tree --target {target} failed: {}",
+            String::from_utf8_lossy(&tree.stderr)
+        );
+        let listed = String::from_utf8(tree.stdout).unwrap();
+        // `kube v5.0.0|client,derive`, once for each way that leads to it.
+        for line in listed.lines().collect::<BTreeSet<_>>() {
+            let (package, features) = line.split_once('|').unwrap_or((line, ""));
+            let mut words = package.split(' ');
+            let (Some(name), Some(version)) = (words.next(), words.next()) else {
+                continue;
+            };
+            built.push(Built {
+                name: name.to_owned(),
+                version: version.to_owned(),
+                features: features.split(',').map(str::to_owned).collect(),
+            });
+        }
+    }
+    built
 }
 
 #[test]
@@ -194,9 +297,7 @@ fn pure_crates_read_no_clock_file_environment_or_network() {
                 continue;
             }
             let text = std::fs::read_to_string(&file).unwrap();
-            // Tests stand at the end of a file, by convention.
-            let code = text.split("#[cfg(test)]").next().unwrap_or_default();
-            for (number, line) in code.lines().enumerate() {
+            for (number, line) in without_tests(&text) {
                 if line.trim_start().starts_with("//") {
                     continue;
                 }
@@ -215,6 +316,10 @@ fn pure_crates_read_no_clock_file_environment_or_network() {
 
 #[test]
 fn pure_crates_carry_the_clippy_rules_that_ban_clocks() {
+    let shared: toml::Table = std::fs::read_to_string(root().join("clippy.toml"))
+        .unwrap()
+        .parse()
+        .unwrap();
     for package in metadata().packages {
         if !PURE
             .iter()
@@ -226,23 +331,31 @@ fn pure_crates_carry_the_clippy_rules_that_ban_clocks() {
         let text = std::fs::read_to_string(rules.as_std_path()).unwrap_or_else(|error| {
             panic!("{rules} is what makes clippy refuse clocks here: {error}")
         });
-        let rules: toml::Table = text.parse().unwrap();
-        let banned = format!(
-            "{}{}",
-            rules["disallowed-methods"], rules["disallowed-types"]
-        );
-        for path in [
-            "jiff::Timestamp::now",
-            "std::time::Instant",
-            "std::time::SystemTime",
-            "std::collections::HashMap",
-        ] {
-            assert!(
-                banned.contains(path),
-                "{}: clippy.toml does not ban {path}",
-                package.name
+        let mut rules: toml::Table = text.parse().unwrap();
+        let mut banned = BTreeSet::new();
+        for section in ["disallowed-methods", "disallowed-types"] {
+            let list = rules
+                .remove(section)
+                .unwrap_or_else(|| panic!("{}: clippy.toml has no {section}", package.name));
+            banned.extend(
+                list.as_array()
+                    .unwrap()
+                    .iter()
+                    .map(|rule| rule["path"].as_str().unwrap().to_owned()),
             );
         }
+        assert_eq!(
+            banned,
+            BANNED.iter().map(|path| (*path).to_owned()).collect(),
+            "{}: clippy.toml bans these instead of what every pure crate bans",
+            package.name
+        );
+        // A member's clippy.toml replaces the root's, so what the root allows in tests stands here again.
+        assert_eq!(
+            rules, shared,
+            "{}: clippy.toml differs from the root's in more than the bans",
+            package.name
+        );
     }
 }
 
@@ -270,23 +383,75 @@ fn versions_stand_in_the_root_manifest_only() {
 }
 
 #[test]
-fn no_second_cryptography_or_yaml_library_is_locked() {
-    let lock: toml::Table = std::fs::read_to_string(root().join("Cargo.lock"))
-        .unwrap()
-        .parse()
-        .unwrap();
-    let names: Vec<&str> = lock["package"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|package| package["name"].as_str().unwrap())
-        .collect();
-    for banned in ["ring", "openssl-sys", "native-tls", "serde_yaml"] {
+fn nothing_that_deny_toml_bans_is_built() {
+    let built = built();
+    let deny = deny();
+    let mut asked = 0;
+    for ban in deny["bans"]["deny"].as_array().unwrap() {
+        // A ban with wrappers allows the package below those: see the next test.
+        if ban.get("wrappers").is_some() {
+            continue;
+        }
+        asked += 1;
+        let banned = text(&ban["name"]);
         assert!(
-            !names.contains(&banned),
-            "Cargo.lock holds {banned}, which deny.toml bans"
+            !built.iter().any(|package| package.name == banned),
+            "{banned} is built, and deny.toml bans it ({}): cargo tree -i {banned} shows who asks for it",
+            ban["reason"]
         );
     }
+    for ban in deny["bans"]["features"].as_array().unwrap() {
+        asked += 1;
+        let name = text(&ban["name"]);
+        let of_it: Vec<&Built> = built
+            .iter()
+            .filter(|package| package.name == name)
+            .collect();
+        assert!(
+            !of_it.is_empty(),
+            "deny.toml bans features of {name}, which is not built at all"
+        );
+        for feature in texts(&ban["deny"]) {
+            assert!(
+                !of_it
+                    .iter()
+                    .any(|package| package.features.contains(&feature)),
+                "{name} is built with the feature {feature}, which deny.toml bans"
+            );
+        }
+    }
+    assert!(asked > 0, "deny.toml bans nothing");
+}
+
+#[test]
+fn a_ban_with_wrappers_names_who_may_depend_on_the_package() {
+    let all = dependencies();
+    let mut asked = 0;
+    for ban in deny()["bans"]["deny"].as_array().unwrap() {
+        let Some(wrappers) = ban.get("wrappers").map(texts) else {
+            continue;
+        };
+        asked += 1;
+        let banned = text(&ban["name"]);
+        for (member, names) in &all {
+            assert!(
+                !names.contains(&banned) || wrappers.contains(member),
+                "{member} may not depend on {banned}: deny.toml allows {wrappers:?}"
+            );
+        }
+        for wrapper in &wrappers {
+            assert!(
+                all.contains_key(wrapper),
+                "deny.toml lets {wrapper} depend on {banned}, but there is no such member"
+            );
+        }
+    }
+    assert!(asked > 0, "deny.toml has no ban with wrappers");
+}
+
+#[test]
+fn one_version_of_each_library_whose_types_meet() {
+    let built = built();
     for single in [
         "kube",
         "kube-core",
@@ -295,8 +460,12 @@ fn no_second_cryptography_or_yaml_library_is_locked() {
         "hyper",
         "tokio",
     ] {
-        let count = names.iter().filter(|name| **name == single).count();
-        assert_eq!(count, 1, "Cargo.lock holds {count} versions of {single}");
+        let versions: BTreeSet<&str> = built
+            .iter()
+            .filter(|package| package.name == single)
+            .map(|package| package.version.as_str())
+            .collect();
+        assert_eq!(versions.len(), 1, "versions of {single}: {versions:?}");
     }
 }
 
@@ -328,7 +497,7 @@ fn nothing_names_one_machines_paths() {
         for needle in &needles {
             for (number, line) in text.lines().enumerate() {
                 let found = line.match_indices(needle.as_str()).any(|(at, _)| {
-                    // A path that goes on from something else (api/root/x, https://…/work/…) is not a machine's.
+                    // A path that goes on from something else (`api/…`, `https://…`) is not a machine's.
                     !line[..at]
                         .chars()
                         .next_back()

@@ -53,7 +53,7 @@ impl Steady {
         .await?;
         programs.start_coppice(places).await?;
         programs.apply_samples(places).await?;
-        let watcher = Watcher::new(programs.client()?, places.namespace().to_owned());
+        let watcher = Watcher::new(&programs.client()?, places.namespace());
         wait::until(PATIENCE, "the first instances of both models", || async {
             let look = watcher.look().await.map_err(|e| format!("{e:#}"))?;
             look.everything_wanted_serves()

@@ -31,10 +31,13 @@ pub(super) struct SlimStatus {
 /// A PodClique's namespace and name.
 type CliqueKey = (String, String);
 
+/// What a watch of all PodCliques brings.
+type Cliques = Pin<Box<dyn Stream<Item = watcher::Result<Event<SlimClique>>> + Send>>;
+
 /// Who waits for what.
 pub(super) struct Gate {
     client: Client,
-    cliques: Option<Pin<Box<dyn Stream<Item = watcher::Result<Event<SlimClique>>> + Send>>>,
+    cliques: Option<Cliques>,
     /// By namespace.
     ready: HashMap<String, Readiness>,
     /// Every clique that `ready` has.

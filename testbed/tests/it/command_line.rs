@@ -35,7 +35,8 @@ struct Down<'a>(&'a Path);
 
 impl Drop for Down<'_> {
     fn drop(&mut self) {
-        run(self.0, &["down", "--all"]).unwrap();
+        run(self.0, &["down", "--all"])
+            .expect("the program that the test has built can be started");
     }
 }
 

@@ -127,7 +127,7 @@ impl Demo {
         self.narrate(begun, "applying samples/disaggregated.yaml with samples/slo-policy.yaml, and samples/hpa.yaml");
         programs.apply_samples(places).await?;
         let client = programs.client()?;
-        let watcher = watch::Watcher::new(client, places.namespace.clone());
+        let watcher = watch::Watcher::new(&client, &places.namespace);
         wait::until(PATIENCE, "the first instances of both models", || async {
             let look = watcher.look().await.map_err(|e| format!("{e:#}"))?;
             look.everything_wanted_serves()

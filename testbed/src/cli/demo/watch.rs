@@ -70,13 +70,13 @@ pub(crate) struct Look {
 }
 
 impl Watcher {
-    pub(crate) fn new(client: Client, namespace: String) -> Self {
+    pub(crate) fn new(client: &Client, namespace: &str) -> Self {
         let api = |group: &str, version: &str, kind: &str, plural: &str| {
             let resource = ApiResource::from_gvk_with_plural(
                 &GroupVersionKind::gvk(group, version, kind),
                 plural,
             );
-            Api::<DynamicObject>::namespaced_with(client.clone(), &namespace, &resource)
+            Api::<DynamicObject>::namespaced_with(client.clone(), namespace, &resource)
         };
         Self {
             sets: api("grove.io", "v1alpha1", "PodCliqueSet", "podcliquesets"),
@@ -93,7 +93,7 @@ impl Watcher {
                 "ScalingPolicy",
                 "scalingpolicies",
             ),
-            pods: Api::namespaced(client.clone(), &namespace),
+            pods: Api::namespaced(client.clone(), namespace),
         }
     }
 
@@ -343,7 +343,7 @@ mod tests {
 
     use super::*;
 
-    fn gang(members: Value) -> DynamicObject {
+    fn gang(members: &Value) -> DynamicObject {
         serde_json::from_value(json!({
             "apiVersion": "scheduler.grove.io/v1alpha1", "kind": "PodGang", "metadata": {"name": "g"}, "spec": {"podgroups": members},
         }))
@@ -365,7 +365,7 @@ mod tests {
 
     #[test]
     fn a_gang_is_whole_when_every_member_has_its_minimum_bound() {
-        let gang = gang(json!([{"name": "a", "minReplicas": 1}, {"name": "b", "minReplicas": 2}]));
+        let gang = gang(&json!([{"name": "a", "minReplicas": 1}, {"name": "b", "minReplicas": 2}]));
         let placed = |pods: &[Pod]| placement(&gang, pods);
         assert_eq!(placed(&[]), Placement::Waiting);
         assert_eq!(

@@ -73,7 +73,7 @@ impl Driver {
         });
     }
 
-    pub(super) fn kill_node(&mut self, name: &str, fenced: bool) -> Result<(), CommandError> {
+    fn switch_off(&mut self, name: &str, fenced: bool) -> Result<(), CommandError> {
         let node = self
             .nodes
             .get_mut(name)
@@ -81,6 +81,11 @@ impl Driver {
         node.is_alive = false;
         node.fenced = fenced;
         self.heartbeats.stop(name);
+        Ok(())
+    }
+
+    pub(super) fn kill_node(&mut self, name: &str, fenced: bool) -> Result<(), CommandError> {
+        self.switch_off(name, fenced)?;
         info!(node = name, fenced, "node killed");
         for uid in self.pods_on(name) {
             self.step(&uid, Input::NodeDied);
@@ -128,13 +133,7 @@ impl Driver {
 
     /// The node is off for good; its pods are removed.
     fn abandon(&mut self, name: &str) -> Result<(), CommandError> {
-        let node = self
-            .nodes
-            .get_mut(name)
-            .ok_or_else(|| CommandError::NoSuchNode(name.to_owned()))?;
-        node.is_alive = false;
-        node.fenced = true;
-        self.heartbeats.stop(name);
+        self.switch_off(name, true)?;
         info!(node = name, "node removed");
         for uid in self.pods_on(name) {
             self.step(

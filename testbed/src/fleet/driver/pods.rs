@@ -61,7 +61,7 @@ impl Driver {
             return;
         }
         if !self.pods.contains_key(&uid) {
-            self.arrive(pod, uid.clone(), node);
+            self.arrive(pod, &uid, &node);
         }
         if pod.metadata.deletion_timestamp.is_some() {
             let grace = pod
@@ -104,7 +104,7 @@ impl Driver {
         }
     }
 
-    fn arrive(&mut self, pod: &Pod, uid: String, node: String) {
+    fn arrive(&mut self, pod: &Pod, uid: &str, node: &str) {
         let namespace = pod.namespace().unwrap_or_default();
         let name = pod.name_any();
         let id = format!("{namespace}/{name}");
@@ -143,7 +143,7 @@ impl Driver {
                 let gate = script
                     .gate
                     .as_ref()
-                    .map(|arguments| self.gate.enter(&uid, &namespace, arguments));
+                    .map(|arguments| self.gate.enter(uid, &namespace, arguments));
                 let is_open = match gate {
                     None => true,
                     Some(Ok(is_open)) => is_open,
@@ -152,7 +152,7 @@ impl Driver {
                         false
                     }
                 };
-                let conduct = self.conduct(&script, 0, &node);
+                let conduct = self.conduct(&script, 0, node);
                 Actor::arrive(script, is_open, conduct)
             }
         };
@@ -160,7 +160,7 @@ impl Driver {
             id: id.clone(),
             namespace,
             name,
-            node: node.clone(),
+            node: node.to_owned(),
             address,
             actor,
             conditions: Conditions::default(),
@@ -170,17 +170,17 @@ impl Driver {
             is_writing: false,
             written_version,
         };
-        self.by_id.insert(id, uid.clone());
+        self.by_id.insert(id, uid.to_owned());
         self.by_node
-            .entry(node.clone())
+            .entry(node.to_owned())
             .or_default()
-            .insert(uid.clone());
-        self.pods.insert(uid.clone(), entry);
-        if self.nodes.get(&node).is_some_and(|node| node.is_alive) {
-            self.carry_out(&uid, effects);
+            .insert(uid.to_owned());
+        self.pods.insert(uid.to_owned(), entry);
+        if self.nodes.get(node).is_some_and(|node| node.is_alive) {
+            self.carry_out(uid, effects);
         } else {
             // Bound to a machine that is off: nobody is there to do anything.
-            self.step(&uid, Input::NodeDied);
+            self.step(uid, Input::NodeDied);
         }
     }
 
