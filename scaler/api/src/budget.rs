@@ -4,6 +4,10 @@
     unreachable_pub,
     reason = "the derive of kube writes a public copy of each struct inside a function"
 )]
+#![allow(
+    clippy::duplicated_attributes,
+    reason = "columns that are printed have types, and several have the same"
+)]
 
 use jiff::Timestamp;
 use kube::{CustomResource, KubeSchema};

@@ -105,6 +105,9 @@ fn the_smallest_policy_is_accepted_and_gets_its_defaults() {
     );
 }
 
+/// Values by JSON pointer; `None` takes the field away.
+type Changes = Vec<(&'static str, Option<Value>)>;
+
 /// Sets the value at a JSON pointer (creating the last field), or removes it.
 fn with(mut object: Value, changes: &[(&str, Option<Value>)]) -> Value {
     for (pointer, value) in changes {
@@ -120,7 +123,7 @@ fn with(mut object: Value, changes: &[(&str, Option<Value>)]) -> Value {
 
 #[test]
 fn every_rule_refuses_its_counter_example_naming_field_value_and_next_step() {
-    let cases: Vec<(&str, Vec<(&str, Option<Value>)>, &[&str])> = vec![
+    let cases: Vec<(&str, Changes, &[&str])> = vec![
         (
             "min above max",
             vec![("/spec/roles/0/min", Some(json!(17)))],

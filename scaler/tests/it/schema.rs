@@ -8,6 +8,9 @@ use serde_json::{Value, json};
 
 use crate::support::cluster;
 
+/// A change that makes a good spec a bad one, and what the refusal must say.
+type Case = (fn(&mut Value), &'static [&'static str]);
+
 fn policy(change: impl FnOnce(&mut Value)) -> Value {
     let mut object = json!({
         "apiVersion": "autoscaling.coppice.dev/v1alpha1",
@@ -96,7 +99,7 @@ async fn the_server_accepts_good_policies_and_fills_in_defaults() -> Result<()> 
 async fn the_server_refuses_what_cannot_work_and_says_what_to_do() -> Result<()> {
     let cluster = cluster().await?;
     let namespace = cluster.namespace("schema").await?;
-    let cases: [(fn(&mut Value), &[&str]); 32] = [
+    let cases: [Case; 32] = [
         (
             |spec| spec["roles"][0]["min"] = json!(17),
             &[
