@@ -29,7 +29,7 @@ pub(crate) fn complete(request: &Request) -> AdmissionResponse {
     let object = match subject(request) {
         Ok(Some(object)) => object,
         Ok(None) => return allowed,
-        Err(status) => return refuse(allowed, status),
+        Err(status) => return refuse(allowed, *status),
     };
     let mut completed = object.data.clone();
     defaults::complete(
@@ -52,7 +52,7 @@ pub(crate) fn validate(request: &Request) -> AdmissionResponse {
     let object = match subject(request) {
         Ok(Some(object)) => object,
         Ok(None) => return answer,
-        Err(status) => return refuse(answer, status),
+        Err(status) => return refuse(answer, *status),
     };
     let parsed = parse(object).and_then(|new| {
         let old = request.old_object.as_ref().map(parse).transpose()?;
@@ -60,7 +60,7 @@ pub(crate) fn validate(request: &Request) -> AdmissionResponse {
     });
     let (new, old) = match parsed {
         Ok(parsed) => parsed,
-        Err(status) => return refuse(answer, status),
+        Err(status) => return refuse(answer, *status),
     };
     let errors = errors(&new, old.as_ref());
     let mut warnings = rules::warnings(&new);
@@ -98,7 +98,7 @@ fn errors(new: &PodCliqueSet, old: Option<&PodCliqueSet>) -> Vec<FieldError> {
 }
 
 /// The object to look at; nothing where there is nothing to say.
-fn subject(request: &Request) -> Result<Option<&DynamicObject>, Status> {
+fn subject(request: &Request) -> Result<Option<&DynamicObject>, Box<Status>> {
     let asked = &request.resource;
     if (
         asked.group.as_str(),
@@ -110,7 +110,7 @@ fn subject(request: &Request) -> Result<Option<&DynamicObject>, Status> {
             "this webhook looks at podcliquesets of {GROUP}/{VERSION}, and was asked about {} of {}/{}: mend its configuration",
             asked.resource, asked.group, asked.version
         );
-        return Err(failure(400, "BadRequest", message));
+        return Err(Box::new(failure(400, "BadRequest", message)));
     }
     let is_write = matches!(request.operation, Operation::Create | Operation::Update);
     if !is_write
@@ -123,7 +123,7 @@ fn subject(request: &Request) -> Result<Option<&DynamicObject>, Status> {
     }
     let Some(object) = &request.object else {
         let message = "the request carries no object".to_owned();
-        return Err(failure(400, "BadRequest", message));
+        return Err(Box::new(failure(400, "BadRequest", message)));
     };
     if object.metadata.deletion_timestamp.is_some() {
         return Ok(None);
@@ -145,10 +145,10 @@ fn seen_metadata(object: &DynamicObject) -> Option<&String> {
 }
 
 /// The schema has been checked before, so what fails here are values that it cannot describe.
-fn parse(object: &DynamicObject) -> Result<PodCliqueSet, Status> {
+fn parse(object: &DynamicObject) -> Result<PodCliqueSet, Box<Status>> {
     object.clone().try_parse().map_err(|error| {
         let message = format!("cannot be read as a PodCliqueSet: {error}");
-        failure(400, "BadRequest", message)
+        Box::new(failure(400, "BadRequest", message))
     })
 }
 

@@ -75,22 +75,6 @@ pub(crate) enum PlacementObject {
     Composite(Box<CompositePodGroup>),
 }
 
-impl PlacementObject {
-    /// Kind and name.
-    pub(crate) fn identity(&self) -> (Kind, &str) {
-        match self {
-            Self::Group(group, _) => (
-                Kind::PodGroup,
-                group.metadata.name.as_deref().unwrap_or_default(),
-            ),
-            Self::Composite(group) => (
-                Kind::CompositePodGroup,
-                group.metadata.name.as_deref().unwrap_or_default(),
-            ),
-        }
-    }
-}
-
 /// What a backend's own task works with. It writes only through `writer`, which refuses when the tenure is over.
 #[derive(Clone)]
 pub(crate) struct Companion {

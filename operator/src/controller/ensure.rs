@@ -1,6 +1,7 @@
 //! Makes an object be as it should, and writes nothing when it is.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::{NamespaceResourceScope, Resource};
@@ -11,8 +12,9 @@ use serde_json::Value;
 use super::Context;
 use crate::apply::{WriteError, fingerprint};
 use crate::canonical;
+use crate::index::Shelf;
 use crate::index::key::{Kind, SetKey};
-use crate::index::record::Version;
+use crate::index::record::{PlainRecord, Version};
 use crate::index::watch::Filed;
 
 /// An object as it is, as far as comparison goes.
@@ -24,6 +26,22 @@ pub(crate) struct Stored<'a> {
     pub(crate) content: &'a str,
     /// Inputs it was found to agree with.
     pub(crate) verified: Option<u64>,
+}
+
+impl<'a> Stored<'a> {
+    /// What is known of an object that has no record type of its own.
+    pub(crate) fn plain(shelf: &'a Shelf, kind: Kind, name: &str) -> Option<Self> {
+        let PlainRecord {
+            version,
+            content,
+            verified,
+        } = shelf.plain.get(&(kind, Arc::from(name)))?;
+        Some(Self {
+            version,
+            content,
+            verified: *verified,
+        })
+    }
 }
 
 /// Where an object belongs.

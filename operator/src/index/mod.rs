@@ -856,20 +856,19 @@ fn was_scaled(before: &Record, after: &Record) -> bool {
 /// What was found out about a version holds for the next one while the content is the same.
 fn carry_over(before: Option<Record>, after: &mut Record) {
     match (before, after) {
-        (Some(Record::Clique(before)), Record::Clique(after)) => {
+        (Some(Record::Clique(before)), Record::Clique(after))
             if before.version.generation == after.version.generation
                 && before.meta.labels == after.meta.labels
-                && before.meta.annotations == after.meta.annotations
-            {
-                after.verified = before.verified;
-                // One text for many versions.
-                after.spec = before.spec;
-            }
+                && before.meta.annotations == after.meta.annotations =>
+        {
+            after.verified = before.verified;
+            // One text for many versions.
+            after.spec = before.spec;
         }
-        (Some(Record::Group(before)), Record::Group(after)) => {
-            if before.version.generation == after.version.generation {
-                after.verified = before.verified;
-            }
+        (Some(Record::Group(before)), Record::Group(after))
+            if before.version.generation == after.version.generation =>
+        {
+            after.verified = before.verified;
         }
         _ => {}
     }

@@ -81,6 +81,17 @@ fn read<T: DeserializeOwned>(raw: &Raw, meta: &ObjectMeta, part: &'static str) -
     }
 }
 
+/// `replicas` of a spec; 0 where it has none, or an impossible number.
+fn replicas_of(spec: &Raw, meta: &ObjectMeta) -> u32 {
+    #[derive(serde::Deserialize)]
+    struct Replicas {
+        #[serde(default)]
+        replicas: i64,
+    }
+    let replicas = read::<Replicas>(spec, meta, "spec").map_or(0, |spec| spec.replicas);
+    u32::try_from(replicas).unwrap_or(0)
+}
+
 /// A PodClique.
 #[derive(Clone, Debug)]
 pub(crate) struct CliqueRecord {
@@ -100,17 +111,11 @@ pub(crate) struct CliqueRecord {
 
 impl CliqueRecord {
     pub(crate) fn of(view: CliqueView) -> Self {
-        #[derive(serde::Deserialize)]
-        struct Replicas {
-            #[serde(default)]
-            replicas: i64,
-        }
         let meta = view.metadata;
-        let replicas = read::<Replicas>(&view.spec, &meta, "spec").map_or(0, |spec| spec.replicas);
         Self {
             version: Version::of(&meta),
             spec: Arc::from(view.spec.as_ref().map_or("{}", |raw| raw.get())),
-            replicas: u32::try_from(replicas).unwrap_or(0),
+            replicas: replicas_of(&view.spec, &meta),
             hash: TemplateHash::recorded(label(&meta, labels::TEMPLATE_HASH).unwrap_or_default()),
             group: label(&meta, labels::SCALING_GROUP).map(Into::into),
             group_replica: label(&meta, labels::GROUP_REPLICA_INDEX)
@@ -134,17 +139,11 @@ pub(crate) struct GroupRecord {
 
 impl GroupRecord {
     pub(crate) fn of(view: GroupView) -> Self {
-        #[derive(serde::Deserialize)]
-        struct Replicas {
-            #[serde(default)]
-            replicas: i64,
-        }
         let meta = view.metadata;
-        let replicas = read::<Replicas>(&view.spec, &meta, "spec").map_or(0, |spec| spec.replicas);
         Self {
             version: Version::of(&meta),
             spec: Arc::from(view.spec.as_ref().map_or("{}", |raw| raw.get())),
-            replicas: u32::try_from(replicas).unwrap_or(0),
+            replicas: replicas_of(&view.spec, &meta),
             status: Arc::new(read(&view.status, &meta, "status").unwrap_or_default()),
             verified: None,
         }
@@ -182,7 +181,6 @@ pub(crate) struct PodRecord {
     pub(crate) owner: Option<Arc<str>>,
     /// Name of its PodClique.
     pub(crate) clique: Arc<str>,
-    pub(crate) node: Option<Arc<str>>,
     /// What planning sees of it.
     pub(crate) pod: Pod,
 }
@@ -227,7 +225,6 @@ impl PodRecord {
             resource: resource_version(meta),
             owner: controller.map(|owner| Arc::from(owner.uid.as_str())),
             clique: Arc::from(label(meta, labels::CLIQUE).unwrap_or_default()),
-            node: view.spec.node_name.as_deref().map(Arc::from),
             pod: Pod {
                 uid: PodUid::new(meta.uid.as_deref().unwrap_or_default()),
                 index: label(meta, labels::POD_INDEX).and_then(|text| text.parse().ok()),

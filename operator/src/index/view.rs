@@ -187,8 +187,6 @@ pub(crate) struct PodConditionView {
     #[serde(rename = "type")]
     pub(crate) kind: Box<str>,
     pub(crate) status: Box<str>,
-    #[serde(default)]
-    pub(crate) reason: Option<Box<str>>,
 }
 
 /// The state of a container.

@@ -88,7 +88,7 @@ impl Progress {
     pub(crate) async fn complete(mut self) {
         for synced in &mut self.synced {
             // A watch ends only with the program.
-            let _: Result<_, _> = synced.wait_for(|synced| *synced).await;
+            synced.wait_for(|synced| *synced).await.ok();
         }
     }
 }
@@ -144,9 +144,9 @@ struct Watches<'a> {
 }
 
 impl Watches<'_> {
-    fn start<V: Filed>(&self, progress: &mut Progress)
+    fn start<V>(&self, progress: &mut Progress)
     where
-        V: Resource<Scope = kube::core::NamespaceResourceScope>,
+        V: Filed + Resource<Scope = kube::core::NamespaceResourceScope>,
     {
         let config = Config::default().labels(&labels::managed_selector());
         let events = stream::<V>(self.client, self.place.as_deref(), config);

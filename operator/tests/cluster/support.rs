@@ -182,6 +182,7 @@ impl World {
     }
 
     /// Processor seconds and resident bytes of the operator so far.
+    #[allow(dead_code, reason = "the benchmark asks, the tests do not")]
     pub(crate) fn usage(&self) -> Result<(f64, u64)> {
         let id = self.operator.as_ref().context("it does not run")?.id();
         let stat = std::fs::read_to_string(format!("/proc/{id}/stat"))?;

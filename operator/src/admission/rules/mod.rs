@@ -150,14 +150,18 @@ pub(crate) fn warnings(set: &PodCliqueSet) -> Vec<String> {
     warnings
 }
 
-fn members(set: &PodCliqueSet, errors: &mut Vec<FieldError>) {
-    let template = &set.spec.template;
-    let known: BTreeMap<&str, usize> = template
-        .cliques
+/// Where in the template each clique stands, by its name.
+fn positions(cliques: &[PodCliqueTemplateSpec]) -> BTreeMap<&str, usize> {
+    cliques
         .iter()
         .enumerate()
         .map(|(position, clique)| (clique.name.as_str(), position))
-        .collect();
+        .collect()
+}
+
+fn members(set: &PodCliqueSet, errors: &mut Vec<FieldError>) {
+    let template = &set.spec.template;
+    let known = positions(&template.cliques);
     let mut taken: BTreeMap<&str, &str> = BTreeMap::new();
     for (position, group) in template.scaling_groups().iter().enumerate() {
         for (member, name) in group.clique_names.iter().enumerate() {

@@ -16,12 +16,7 @@ pub(super) fn check(set: &PodCliqueSet, errors: &mut Vec<FieldError>) {
     if template.startup_type != CliqueStartupType::Explicit {
         return;
     }
-    let known: BTreeMap<&str, usize> = template
-        .cliques
-        .iter()
-        .enumerate()
-        .map(|(position, clique)| (clique.name.as_str(), position))
-        .collect();
+    let known = super::positions(&template.cliques);
     for (position, clique) in template.cliques.iter().enumerate() {
         let mut seen = BTreeSet::new();
         for (entry, parent) in parents(clique).iter().enumerate() {

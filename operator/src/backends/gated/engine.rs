@@ -66,13 +66,12 @@ enum Written {
     },
 }
 
-/// Events of a watch, each with the number of its list.
-type Events<V> =
-    SelectAll<Pinned<Box<dyn Stream<Item = (usize, Result<Event<V>, watcher::Error>)> + Send>>>;
+/// Events of one list, each with the list's number.
+type Numbered<V> = Pinned<Box<dyn Stream<Item = (usize, Result<Event<V>, watcher::Error>)> + Send>>;
 
 /// Watches of one kind, and what of each list has been seen.
 struct Watch<V> {
-    events: Events<V>,
+    events: SelectAll<Numbered<V>>,
     lists: Vec<List>,
 }
 
@@ -138,7 +137,7 @@ where
 fn stream<V: Send + 'static>(
     number: usize,
     events: impl Stream<Item = Result<Event<V>, watcher::Error>> + Send + 'static,
-) -> Pinned<Box<dyn Stream<Item = (usize, Result<Event<V>, watcher::Error>)> + Send>> {
+) -> Numbered<V> {
     Box::pin(events.map(move |event| (number, event)))
 }
 
@@ -219,28 +218,13 @@ impl Engine {
         keep_where(&mut queue.waiting, &resting);
         keep_where(&mut queue.keys, &resting);
 
-        let (waiting, snapshot, settings) = (
-            Arc::new(queue.waiting),
-            self.ledger.snapshot(),
-            self.settings,
-        );
-        let (begin, for_planning) = (Instant::now(), Arc::clone(&waiting));
-        // Nothing can change meanwhile: this task alone reads the watches and makes promises.
-        let planned = tokio::task::spawn_blocking(move || {
-            placement::schedule(&snapshot, &for_planning, now, settings)
-        });
-        let Ok(schedule) = planned.await else {
-            return now.checked_add(SignedDuration::from_secs(1)).ok();
-        };
-        self.companion
-            .metrics
-            .gangs_planned(begin.elapsed(), waiting.len() - schedule.placements.len());
+        let waiting = Arc::new(queue.waiting);
         let Schedule {
             placements,
             refusals,
             claim,
             recheck_at,
-        } = schedule;
+        } = self.plan(&waiting, now).await;
         if let Some(claim) = claim {
             debug!(
                 gang = waiting[claim.gang].gang.name,

@@ -266,12 +266,12 @@ fn a_gang_waits_with_what_is_missing_of_its_floor() {
     assert_eq!(
         waiting(&mut ledger(&[], &[("a", 2), ("b", 2)], &pods)),
         [
-            ("a".to_owned(), 2, names(&["a-0", "a-1", "a-2"])),
+            ("a".to_owned(), 2, names(&["a-0", "a-1"])),
             ("b".to_owned(), 2, names(&["b-0"]))
         ],
         "b has a pod too few, which the planner says"
     );
-    // One of two runs: one is missing. b is at its minimum, so its third pod is a bonus.
+    // One of two runs: one is missing. b is at its minimum.
     let pods = [
         bound("a", 0, "n1", 1),
         gated("a", 1),
@@ -282,10 +282,7 @@ fn a_gang_waits_with_what_is_missing_of_its_floor() {
     ];
     assert_eq!(
         waiting(&mut ledger(&[], &[("a", 2), ("b", 2)], &pods)),
-        [
-            ("a".to_owned(), 1, names(&["a-1", "a-2"])),
-            ("b".to_owned(), 0, names(&["b-2"]))
-        ]
+        [("a".to_owned(), 1, names(&["a-1"]))]
     );
     assert_eq!(
         waiting(&mut ledger(&[], &[("a", 1), ("c", 1)], &[gated("a", 0)])),
@@ -294,6 +291,25 @@ fn a_gang_waits_with_what_is_missing_of_its_floor() {
             ("c".to_owned(), 1, names(&[]))
         ],
         "a clique without any pod keeps the gang waiting"
+    );
+}
+
+#[test]
+fn pods_above_the_floor_wait_until_the_floor_is_bound() {
+    let above = gated("a", 2);
+    let is_on_its_way = [
+        bound("a", 0, "n1", 1),
+        pinned("a", 1, "n1", 1),
+        above.clone(),
+    ];
+    assert_eq!(
+        waiting(&mut ledger(&[("n1", 4)], &[("a", 2)], &is_on_its_way)),
+        []
+    );
+    let is_bound = [bound("a", 0, "n1", 1), bound("a", 1, "n1", 1), above];
+    assert_eq!(
+        waiting(&mut ledger(&[("n1", 4)], &[("a", 2)], &is_bound)),
+        [("a".to_owned(), 0, names(&["a-2"]))]
     );
 }
 
@@ -308,7 +324,7 @@ fn pods_of_two_templates_are_two_groups_with_one_floor() {
         waiting(&mut ledger(&[], &[("a", 2)], &pods)),
         [
             ("a".to_owned(), 1, names(&["a-0"])),
-            ("a".to_owned(), 1, names(&["a-1", "a-2"]))
+            ("a".to_owned(), 1, names(&["a-1"]))
         ]
     );
 }

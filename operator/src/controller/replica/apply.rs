@@ -27,7 +27,7 @@ use crate::controller::Context;
 use crate::controller::ensure::{self, Site, Stored, inputs};
 use crate::controller::errors::{Errors, code_of};
 use crate::index::key::Kind;
-use crate::index::record::{CliqueRecord, GroupRecord, PlainRecord, PodRecord};
+use crate::index::record::{CliqueRecord, GroupRecord, PodRecord};
 use crate::index::view::{
     AutoscalerView, CliqueView, CompositeView, GroupView, PodGroupView, PodView, ServiceView,
 };
@@ -189,7 +189,7 @@ async fn ensure_clique(
 async fn ensure_service(cx: &Context, fetched: &Fetched) -> Result<(), WriteError> {
     let scope = fetched.scope();
     let name = names::headless_service(fetched.set.key.name(), fetched.replica);
-    let stored = plain(fetched, Kind::Service, &name);
+    let stored = Stored::plain(&fetched.entry.shelf, Kind::Service, &name);
     let of = (fetched.set.generation(), &fetched.set.object.metadata.uid);
     ensure::object::<Service, ServiceView>(cx, site(fetched), stored, inputs(of), spec_of, || {
         build::service::service(scope)
@@ -203,7 +203,7 @@ async fn ensure_autoscaler(
     hpa: HorizontalPodAutoscaler,
 ) -> Result<(), WriteError> {
     let name = hpa.metadata.name.clone().unwrap_or_default();
-    let stored = plain(fetched, Kind::Autoscaler, &name);
+    let stored = Stored::plain(&fetched.entry.shelf, Kind::Autoscaler, &name);
     let of = (fetched.set.generation(), &fetched.set.object.metadata.uid);
     ensure::object::<HorizontalPodAutoscaler, AutoscalerView>(
         cx,
@@ -214,20 +214,6 @@ async fn ensure_autoscaler(
         || hpa,
     )
     .await
-}
-
-fn plain<'a>(fetched: &'a Fetched, kind: Kind, name: &str) -> Option<Stored<'a>> {
-    let record = fetched.entry.shelf.plain.get(&(kind, Arc::from(name)))?;
-    let PlainRecord {
-        version,
-        content,
-        verified,
-    } = record;
-    Some(Stored {
-        version,
-        content,
-        verified: *verified,
-    })
 }
 
 /// Everything that is there and should not be.

@@ -1,7 +1,5 @@
 //! What belongs to a set as a whole.
 
-use std::sync::Arc;
-
 use coppice_operator_api::{PodCliqueSet, names};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
@@ -14,7 +12,6 @@ use crate::controller::Context;
 use crate::controller::ensure::{self, Site, Stored, inputs};
 use crate::controller::errors::{Errors, code_of};
 use crate::index::key::Kind;
-use crate::index::record::PlainRecord;
 use crate::index::view::{AccountView, BindingView, RoleView, WorkloadView};
 use crate::index::{SetEntry, SetRecord};
 use crate::validated::Validated;
@@ -112,20 +109,6 @@ pub(super) async fn objects(cx: &Context, entry: &SetEntry, set: &Validated, err
     }
 }
 
-fn stored<'a>(entry: &'a SetEntry, kind: Kind, name: &str) -> Option<Stored<'a>> {
-    let record = entry.shelf.plain.get(&(kind, Arc::from(name)))?;
-    let PlainRecord {
-        version,
-        content,
-        verified,
-    } = record;
-    Some(Stored {
-        version,
-        content,
-        verified: *verified,
-    })
-}
-
 fn site(set: &Validated) -> Site<'_> {
     Site {
         set: &set.key,
@@ -136,21 +119,25 @@ fn site(set: &Validated) -> Site<'_> {
 /// An account has nothing to compare but its existence; somebody else's of the same name is not taken over.
 async fn ensure_account(cx: &Context, entry: &SetEntry, set: &Validated) -> Result<(), WriteError> {
     let name = names::service_account(set.key.name());
-    if stored(entry, Kind::ServiceAccount, &name).is_some() {
+    if Stored::plain(&entry.shelf, Kind::ServiceAccount, &name).is_some() {
         return Ok(());
     }
     ensure::created::<ServiceAccount, AccountView>(cx, &rbac::service_account(set)).await
 }
 
 async fn ensure_role(cx: &Context, entry: &SetEntry, set: &Validated) -> Result<(), WriteError> {
-    let stored = stored(entry, Kind::Role, &names::role(set.key.name()));
+    let stored = Stored::plain(&entry.shelf, Kind::Role, &names::role(set.key.name()));
     let rules: fn(&Value) -> Option<&Value> = |role| role.get("rules");
     let inputs = inputs(&set.object.metadata.uid);
     ensure::object::<Role, RoleView>(cx, site(set), stored, inputs, rules, || rbac::role(set)).await
 }
 
 async fn ensure_binding(cx: &Context, entry: &SetEntry, set: &Validated) -> Result<(), WriteError> {
-    let stored = stored(entry, Kind::RoleBinding, &names::role(set.key.name()));
+    let stored = Stored::plain(
+        &entry.shelf,
+        Kind::RoleBinding,
+        &names::role(set.key.name()),
+    );
     let subjects: fn(&Value) -> Option<&Value> = |binding| binding.get("subjects");
     let inputs = inputs((&set.object.metadata.uid, set.generation()));
     ensure::object::<RoleBinding, BindingView>(cx, site(set), stored, inputs, subjects, || {
@@ -168,7 +155,7 @@ async fn ensure_workload(
         return Ok(());
     };
     let name = workload.metadata.name.clone().unwrap_or_default();
-    if stored(entry, Kind::Workload, &name).is_some() {
+    if Stored::plain(&entry.shelf, Kind::Workload, &name).is_some() {
         return Ok(());
     }
     ensure::created::<Workload, WorkloadView>(cx, &workload).await
