@@ -349,7 +349,7 @@ mod tests {
 
         #[test]
         fn no_text_panics(text in "[-+0-9.a-zµ ]{0,40}") {
-            let _ = text.parse::<GoDuration>();
+            text.parse::<GoDuration>().ok();
         }
     }
 }

@@ -1,5 +1,7 @@
 //! The committed CustomResourceDefinitions are those of the types, and hold what upstream's hold.
 
+#![expect(clippy::unwrap_used, reason = "a test stops where it cannot go on")]
+
 use coppice_operator_api::{crd, names};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use serde_json::{Value, json};
@@ -282,7 +284,7 @@ fn defaults_and_required_fields_are_upstreams_or_kinder() {
 fn lists_with_keys_are_maps_and_all_others_are_atomic() {
     for schema in schemas() {
         let mut maps = Vec::new();
-        walk(&schema, String::new(), &mut |path, node| {
+        walk(&schema, "", &mut |path, node| {
             if node["type"] == "array" {
                 match node["x-kubernetes-list-type"].as_str() {
                     Some("map") => maps.push(path.to_owned()),
@@ -341,14 +343,14 @@ fn texts_of_kubernetes_own_types_are_left_out() {
 }
 
 /// Calls `visit` for every property below `node` with its path.
-fn walk(node: &Value, path: String, visit: &mut impl FnMut(&str, &Value)) {
-    visit(&path, node);
+fn walk(node: &Value, path: &str, visit: &mut impl FnMut(&str, &Value)) {
+    visit(path, node);
     for (name, property) in node["properties"].as_object().into_iter().flatten() {
-        walk(property, format!("{path}.{name}"), visit);
+        walk(property, &format!("{path}.{name}"), visit);
     }
     for inner in ["items", "additionalProperties"] {
         if node[inner].is_object() {
-            walk(&node[inner], path.clone(), visit);
+            walk(&node[inner], path, visit);
         }
     }
 }

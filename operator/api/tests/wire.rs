@@ -1,5 +1,7 @@
 //! Objects as they are on the wire.
 
+#![expect(clippy::panic, reason = "a test stops where it cannot go on")]
+
 use coppice_operator_api::gang::{NamespacedName, PodGroup};
 use coppice_operator_api::pod_clique_set::{CliqueStartupType, UpdateStrategyType};
 use coppice_operator_api::{

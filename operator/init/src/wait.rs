@@ -9,7 +9,6 @@ use kube::runtime::watcher::{self, watch_object};
 use kube::{Api, Client, Config};
 use serde::Deserialize;
 use std::error::Error;
-use std::fmt::Write as _;
 use std::pin::Pin;
 use std::time::Duration;
 use tracing::{info, warn};
@@ -143,8 +142,7 @@ pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
             Some(watcher::Error::WatchError(status)) => text.push_str(&status.message),
             Some(watcher::Error::WatchFailed(_)) => text.push_str("the watch broke off"),
             Some(watcher::Error::NoResourceVersion) | None => {
-                // Writing to a string cannot fail.
-                let _ = write!(text, "{error}");
+                text.push_str(&error.to_string());
             }
         }
         next = if error.is::<kube::Error>() {

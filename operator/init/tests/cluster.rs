@@ -1,5 +1,7 @@
 //! The program against a real API server, with an account that may read the named PodCliques and nothing else.
 
+#![expect(clippy::unwrap_used, reason = "a test stops where it cannot go on")]
+
 use anyhow::{Context as _, Result, ensure};
 use coppice_operator_api::{PodClique, crd};
 use coppice_testbed::{Cluster, Component, Identity, Profile, apply, shared, wait};

@@ -1,5 +1,7 @@
 //! The placement planner against a brute force that shares no code with it, and the promises of the queue.
 
+#![expect(clippy::unwrap_used, reason = "a test stops where it cannot go on")]
+
 use coppice_operator_plan::placement::{
     Binding, Effect, Gang, Group, Node, NodeShape, PodNeeds, Reason, Resources, Settings, Snapshot,
     Taint, Toleration, Topology, Waiting, place, schedule,

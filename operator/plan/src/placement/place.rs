@@ -202,14 +202,13 @@ pub(super) struct Domain {
 pub(super) fn domains(table: &Table<'_, '_>, topology: &Topology) -> Vec<Domain> {
     let mut rows_of: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (position, row) in table.rows.iter().enumerate() {
-        if let Some(value) = row.node.shape.labels.get(&topology.key) {
-            if topology
+        if let Some(value) = row.node.shape.labels.get(&topology.key)
+            && topology
                 .within
                 .as_ref()
                 .is_none_or(|within| within == value)
-            {
-                rows_of.entry(value).or_default().push(position);
-            }
+        {
+            rows_of.entry(value).or_default().push(position);
         }
     }
     rows_of

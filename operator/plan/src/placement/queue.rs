@@ -71,7 +71,7 @@ pub fn schedule(
             priority,
             since,
         } = &waiting[position];
-        (std::cmp::Reverse(*priority), *since, &gang.name)
+        (Reverse(*priority), *since, &gang.name)
     });
     let mut left = snapshot.clone();
     let mut refused: BTreeMap<Signature<'_>, usize> = BTreeMap::new();
