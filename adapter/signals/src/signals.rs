@@ -454,7 +454,7 @@ impl Inner {
                 }
             };
             let server = state.target.recognition();
-            let is_same = |(known, _): &&mut (Option<Recognition>, _)| match (&*known, server) {
+            let is_same = |(known, _): &&mut (Option<Recognition>, _)| match (known, server) {
                 (Some(known), Some(server)) => known.is_same_server(server),
                 (None, None) => true,
                 _ => false,

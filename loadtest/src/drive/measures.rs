@@ -311,11 +311,8 @@ mod tests {
         for seconds in [1, 40, 600] {
             record_duration(&mut histogram, Duration::from_secs(seconds));
         }
-        let seconds = |quantile| (histogram.value_at_quantile(quantile) as f64 / 1e6).round();
-        assert_eq!(
-            [seconds(0.3), seconds(0.6), seconds(1.0)],
-            [1.0, 40.0, 600.0]
-        );
+        let seconds = |quantile| (histogram.value_at_quantile(quantile) + 500_000) / 1_000_000;
+        assert_eq!([seconds(0.3), seconds(0.6), seconds(1.0)], [1, 40, 600]);
     }
 
     fn record(chunks: &[u32], completion_tokens: u32) -> Record {

@@ -21,4 +21,8 @@ mod routes;
 mod track;
 
 #[cfg(test)]
+#[expect(
+    clippy::float_cmp,
+    reason = "metrics that count have whole values, which are exact"
+)]
 mod tests;

@@ -24,4 +24,8 @@ mod simulation;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
+#[expect(
+    clippy::float_cmp,
+    reason = "metrics that count have whole values, which are exact"
+)]
 mod tests;
