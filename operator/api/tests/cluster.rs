@@ -58,7 +58,7 @@ fn repository() -> PathBuf {
 }
 
 fn yaml_files(folder: &Path, into: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(folder).into_iter().flatten() {
+    for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
             yaml_files(&path, into);
