@@ -1,6 +1,9 @@
 //! The API server's own verdict on policies.
 
-use anyhow::{Result, ensure};
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
 use coppice_scaler_api::{GpuBudget, ScalingPolicy};
 use kube::api::{DynamicObject, PostParams};
 use kube::{Api, Client};
@@ -52,6 +55,31 @@ async fn try_create(
         Err(kube::Error::Api(status)) => Err(status.message.clone()),
         Err(other) => panic!("{other}"),
     }
+}
+
+#[tokio::test]
+async fn every_sample_is_accepted() -> Result<()> {
+    let cluster = cluster().await?;
+    let namespace = cluster.namespace("samples").await?;
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../samples");
+    let mut kinds = BTreeSet::new();
+    for entry in std::fs::read_dir(&folder)? {
+        let path = entry?.path();
+        let text = std::fs::read_to_string(&path)?;
+        let applied = coppice_testbed::apply(&cluster.client(), &text, &namespace)
+            .await
+            .with_context(|| path.display().to_string())?;
+        kinds.extend(
+            applied
+                .into_iter()
+                .filter_map(|object| object.types)
+                .map(|types| types.kind),
+        );
+    }
+    for kind in ["PodCliqueSet", "ScalingPolicy", "ConfigMap"] {
+        ensure!(kinds.contains(kind), "no sample of {kind}: {kinds:?}");
+    }
+    Ok(())
 }
 
 #[tokio::test]
