@@ -191,7 +191,12 @@ impl Operator {
                 |r| r.cpu,
                 12.0,
             ),
-            row(format!("memory at {} pods", all * PODS), "MB", |r| r.memory, 40.0),
+            row(
+                format!("memory at {} pods", all * PODS),
+                "MB",
+                |r| r.memory,
+                40.0,
+            ),
         ])
     }
 }
