@@ -79,8 +79,11 @@ bench-driver: release ## The load driver's highest valid rate, against a server 
 	$(RELEASE)/coppice-loadtest drive --find-max --bench-file $(FIGURES)/driver.json
 
 .PHONY: bench-operator
-bench-operator: release controlplane ## 500 × 2 pods made, shrunk, grown, removed, on native and on gated
-	$(RELEASE)/coppice-testbed bench operator --output $(FIGURES)/operator.json $(ARGS)
+bench-operator: toolchain controlplane ## 500 × 2 pods made, shrunk, grown, removed, on native and on gated
+	@mkdir -p $(FIGURES)
+	for backend in native gated; do \
+		cargo bench -p coppice-operator --bench scale -- --backend $$backend --out "$(CURDIR)/$(FIGURES)/operator-$$backend.json" $(ARGS); \
+	done
 
 .PHONY: build
 build: toolchain ## Build every program

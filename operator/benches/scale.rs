@@ -1,7 +1,7 @@
 //! How fast the operator is against a real control plane: upstream's scale test, and what a small set feels like.
 //!
-//! `cargo bench -p coppice-operator --bench scale -- [--backend native|gated] [--replicas 500] [--out FILE]`. Prints a table and
-//! writes rows as JSON. Numbers depend on the machine; the control plane, the scheduler and the make-believe nodes share it.
+//! `cargo bench -p coppice-operator --bench scale -- [--backend native|gated] [--replicas 500] [--runs 3] [--out FILE]`, or `make
+//! bench-operator`. Prints a table and writes rows as JSON. Numbers depend on the machine; the control plane, the scheduler and the make-believe nodes share it.
 
 #[path = "../tests/cluster/support.rs"]
 #[expect(dead_code, reason = "the tests use the rest")]
@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use coppice_operator_api::PodCliqueSet;
+use coppice_testbed::figures::{Figures, Peer, Row};
 use coppice_testbed::fleet::{Fleet, FleetSettings};
 use coppice_testbed::{Profile, audit, wait};
 use futures::StreamExt;
@@ -24,7 +25,6 @@ use kube::ResourceExt;
 use kube::api::DeleteParams;
 use kube::runtime::watcher::{Config, Event, watcher};
 use parking_lot::Mutex;
-use serde::Serialize;
 
 use crate::support::World;
 
@@ -36,6 +36,9 @@ struct Arguments {
     /// Set replicas of the large set, two pods each
     #[arg(long, default_value_t = 500)]
     replicas: i32,
+    /// How often all of it is done, on the same control plane
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
     /// Small sets to time, one after the other
     #[arg(long, default_value_t = 5)]
     small: u32,
@@ -45,30 +48,6 @@ struct Arguments {
     /// Passed by cargo
     #[arg(long, hide = true)]
     bench: bool,
-}
-
-#[derive(Debug, Serialize)]
-struct Report {
-    commit: String,
-    cpus: usize,
-    rows: Vec<Row>,
-}
-
-#[derive(Debug, Serialize)]
-struct Row {
-    name: String,
-    value: f64,
-    unit: &'static str,
-    runs: Vec<f64>,
-    better: &'static str,
-    mark: Option<f64>,
-    peer: Option<Peer>,
-}
-
-#[derive(Debug, Serialize)]
-struct Peer {
-    name: &'static str,
-    value: f64,
 }
 
 #[tokio::main]
@@ -91,55 +70,49 @@ async fn run(arguments: Arguments) -> Result<()> {
     tokio::spawn(Arc::clone(&pods).keep(world.api()));
     let mut rows = Rows {
         backend: arguments.backend.clone(),
+        is_upstreams: arguments.replicas == 500,
         rows: Vec::new(),
     };
     small(&world, &pods, arguments.small, &mut rows).await?;
-    large(&world, &pods, arguments.replicas, &mut rows).await?;
+    for _ in 0..arguments.runs {
+        large(&world, &pods, arguments.replicas, &mut rows).await?;
+    }
     fleet.clean_up().await;
-    let report = Report {
-        commit: commit(),
-        cpus: std::thread::available_parallelism()?.get(),
-        rows: rows.rows,
-    };
-    print(&report);
+    let figures = Figures::new(rows.rows);
+    print(&figures);
     if let Some(path) = arguments.out {
-        if let Some(folder) = path.parent() {
-            std::fs::create_dir_all(folder)?;
-        }
-        std::fs::write(&path, serde_json::to_string_pretty(&report)?)
-            .context("cannot write the rows")?;
+        let failed = || format!("cannot write {}", path.display());
+        figures.save(&path).with_context(failed)?;
     }
     Ok(())
 }
 
+/// Rows in the order in which they were first added.
 struct Rows {
     backend: String,
+    /// Whether the large set is upstream's. Marks and upstream's figures are for that size.
+    is_upstreams: bool,
     rows: Vec<Row>,
 }
 
 impl Rows {
-    fn add(
-        &mut self,
-        name: &str,
-        unit: &'static str,
-        mut runs: Vec<f64>,
-        mark: Option<f64>,
-        peer: Option<f64>,
-    ) {
-        let in_order = runs.clone();
-        runs.sort_by(f64::total_cmp);
-        self.rows.push(Row {
-            name: format!("operator, {}: {name}", self.backend),
-            value: runs[runs.len() / 2],
-            unit,
-            runs: in_order,
-            better: "lower",
-            mark,
-            peer: peer.map(|value| Peer {
-                name: "Grove fcc3b3bb, the same test on a testbed like this",
-                value,
-            }),
+    /// Adds a run to the row of that name.
+    fn add(&mut self, name: &str, unit: &str, run: f64, mark: Option<f64>, peer: Option<f64>) {
+        let name = format!("operator, {}: {name}", self.backend);
+        let mut runs = vec![run];
+        let known = self.rows.iter().position(|row| row.name == name);
+        if let Some(known) = known {
+            runs.splice(0..0, self.rows[known].runs.iter().copied());
+        }
+        let mut row = Row::lower(name, unit, runs, mark.filter(|_| self.is_upstreams));
+        row.peer = peer.filter(|_| self.is_upstreams).map(|value| Peer {
+            name: "Grove fcc3b3bb".to_owned(),
+            value,
         });
+        match known {
+            Some(known) => self.rows[known] = row,
+            None => self.rows.push(row),
+        }
     }
 }
 
@@ -210,24 +183,22 @@ spec:
 }
 
 async fn small(world: &World, pods: &Pods, times: u32, rows: &mut Rows) -> Result<()> {
-    let (mut first, mut ready) = (Vec::new(), Vec::new());
     for number in 0..times {
         let name = format!("small-{number}");
         let start = Instant::now();
         world.apply(&manifest(&name, 1)).await?;
-        first.push(pods.reach(start, "the first pod", |all, _| all > 0).await?);
-        ready.push(
-            pods.reach(start, "two ready pods", |_, ready| ready == 2)
-                .await?,
-        );
+        let first = pods.reach(start, "the first pod", |all, _| all > 0).await?;
+        let ready = pods
+            .reach(start, "two ready pods", |_, ready| ready == 2)
+            .await?;
+        rows.add("small set, first pod", "s", first, Some(0.3), Some(5.4));
+        rows.add("small set, ready", "s", ready, Some(1.0), Some(5.5));
         world
             .api::<PodCliqueSet>()
             .delete(&name, &DeleteParams::default())
             .await?;
         pods.reach(start, "no pods", |all, _| all == 0).await?;
     }
-    rows.add("small set, first pod", "s", first, Some(0.3), Some(5.4));
-    rows.add("small set, ready", "s", ready, Some(1.0), Some(5.5));
     Ok(())
 }
 
@@ -251,7 +222,7 @@ async fn large(world: &World, pods: &Pods, replicas: i32, rows: &mut Rows) -> Re
     rows.add(
         &format!("{whole} pods created"),
         "s",
-        vec![created],
+        created,
         Some(4.0),
         Some(36.0),
     );
@@ -259,7 +230,7 @@ async fn large(world: &World, pods: &Pods, replicas: i32, rows: &mut Rows) -> Re
     rows.add(
         &format!("{whole} pods ready"),
         "s",
-        vec![ready],
+        ready,
         Some(goal),
         Some(76.6),
     );
@@ -273,14 +244,14 @@ async fn large(world: &World, pods: &Pods, replicas: i32, rows: &mut Rows) -> Re
     rows.add(
         "own writes per pod until the last is ready",
         "writes",
-        vec![per_pod(to_running)],
+        per_pod(to_running),
         Some(goal),
         None,
     );
     rows.add(
         "own writes per pod until settled",
         "writes",
-        vec![per_pod(settled)],
+        per_pod(settled),
         None,
         Some(11.6),
     );
@@ -290,7 +261,7 @@ async fn large(world: &World, pods: &Pods, replicas: i32, rows: &mut Rows) -> Re
     rows.add(
         &format!("resident with {whole} pods"),
         "MB",
-        vec![megabytes(resident)],
+        megabytes(resident),
         Some(40.0),
         Some(78.0),
     );
@@ -306,7 +277,7 @@ async fn large(world: &World, pods: &Pods, replicas: i32, rows: &mut Rows) -> Re
     rows.add(
         "own writes after a touch",
         "writes",
-        vec![touched],
+        touched,
         Some(0.0),
         Some(1.0),
     );
@@ -319,7 +290,7 @@ async fn large(world: &World, pods: &Pods, replicas: i32, rows: &mut Rows) -> Re
     rows.add(
         &format!("{whole} to {half} pods, gone"),
         "s",
-        vec![gone],
+        gone,
         Some(3.0),
         Some(10.0),
     );
@@ -334,29 +305,30 @@ async fn large(world: &World, pods: &Pods, replicas: i32, rows: &mut Rows) -> Re
     rows.add(
         &format!("{half} to {whole} pods, created"),
         "s",
-        vec![created],
+        created,
         Some(3.0),
         Some(16.3),
     );
     rows.add(
         &format!("{half} to {whole} pods, ready"),
         "s",
-        vec![ready],
+        ready,
         Some(8.0),
         Some(39.9),
     );
     world.settle(Duration::from_secs(2)).await?;
 
     let start = Instant::now();
-    sets.delete("large", &DeleteParams::default()).await?;
+    world.scale_set("large", 0).await?;
     let gone = pods.reach(start, "no pods", |all, _| all == 0).await?;
     rows.add(
-        &format!("{whole} pods deleted with their set, gone"),
+        &format!("{whole} to 0 pods, gone"),
         "s",
-        vec![gone],
+        gone,
         Some(6.0),
         Some(25.4),
     );
+    sets.delete("large", &DeleteParams::default()).await?;
     wait::until(Duration::from_secs(120), "the set to go", || async {
         ensure!(sets.get_opt("large").await?.is_none());
         anyhow::Ok(())
@@ -366,7 +338,7 @@ async fn large(world: &World, pods: &Pods, replicas: i32, rows: &mut Rows) -> Re
     rows.add(
         "processor time of the operator for all of it",
         "s",
-        vec![after - before],
+        after - before,
         Some(12.0),
         Some(36.0),
     );
@@ -381,34 +353,9 @@ fn writes(audit: &audit::AuditLog, mark: audit::Mark, user: &str) -> Result<usiz
         .count())
 }
 
-fn commit() -> String {
-    let output = std::process::Command::new("git")
-        .args(["rev-parse", "--short", "HEAD"])
-        .output();
-    let text = output
-        .ok()
-        .filter(|output| output.status.success())
-        .map(|output| output.stdout);
-    String::from_utf8_lossy(&text.unwrap_or_default())
-        .trim()
-        .to_owned()
-}
-
 #[expect(clippy::print_stdout, reason = "the output of a command")]
-fn print(report: &Report) {
-    for row in &report.rows {
-        let mark = row
-            .mark
-            .map(|mark| format!("wanted ≤ {mark}"))
-            .unwrap_or_default();
-        let peer = row
-            .peer
-            .as_ref()
-            .map(|peer| format!("upstream {}", peer.value))
-            .unwrap_or_default();
-        println!(
-            "{:<72} {:>9.3} {:<6} {mark:<14} {peer}",
-            row.name, row.value, row.unit
-        );
+fn print(figures: &Figures) {
+    for row in &figures.rows {
+        println!("{}", row.line());
     }
 }

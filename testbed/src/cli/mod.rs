@@ -47,7 +47,7 @@ enum Command {
     Demo(demo::Demo),
     /// Start the whole system with the samples, and count what it writes while nothing happens.
     Steady(steady::Steady),
-    /// Measure, and print figures that programs can compare.
+    /// Figures of benchmarks: from divan's tables to files, from files to one table.
     Bench(bench::Bench),
     /// Command a running fleet: kill nodes, crash pods, slow starts, freeze metrics.
     FleetCtl(control::Control),
@@ -96,7 +96,7 @@ impl Arguments {
             Some(Command::Fleet(run)) => block_on(run.run()),
             Some(Command::Demo(demo)) => block_on(demo.run()),
             Some(Command::Steady(steady)) => block_on(steady.run()),
-            Some(Command::Bench(bench)) => block_on(bench.run()),
+            Some(Command::Bench(bench)) => bench.run(),
             Some(Command::FleetCtl(control)) => block_on(control.run()),
             None => anyhow::bail!("no command given; see `coppice-testbed --help`"),
         }

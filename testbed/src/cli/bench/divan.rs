@@ -6,8 +6,9 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
+use coppice_testbed::figures::{Better, Figures, Row};
 
-use super::{Better, Figures, Row, median};
+use super::print;
 
 #[derive(Debug, Args)]
 pub(super) struct Divan {
@@ -28,14 +29,16 @@ impl Divan {
         let rows = rows(&text, &self.prefix);
         anyhow::ensure!(!rows.is_empty(), "no divan table in the input");
         let figures = Figures::new(rows);
-        figures.print();
-        figures.save(&self.output)?;
+        print(&figures);
+        figures
+            .save(&self.output)
+            .with_context(|| format!("cannot write {}", self.output.display()))?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
 /// Benchmarks of a table, named by their path in the tree. Where divan counts bytes or items, the rate is the figure,
-/// else the time.
+/// else the time. `runs` are divan's own summary of its samples: fastest, slowest, median; `value` is the median.
 ///
 /// A line is `├─ name  fastest │ slowest │ median │ mean │ samples │ iters`, followed, where there are counters, by one
 /// line for each of them with the same columns.
@@ -74,7 +77,7 @@ fn rows(text: &str, prefix: &str) -> Vec<Row> {
         if times.len() == 3 {
             rows.push(Row {
                 name: format!("{prefix}{}", path[1.min(path.len() - 1)..].join(" ")),
-                value: median(&times[2..]),
+                value: times[2],
                 unit: "s".to_owned(),
                 runs: times,
                 better: Better::Lower,

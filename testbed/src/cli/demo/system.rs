@@ -201,7 +201,7 @@ impl Programs {
     }
 
     /// Applies the operator's definitions and starts it alone.
-    pub(crate) async fn start_operator(&mut self, places: &Places) -> anyhow::Result<()> {
+    async fn start_operator(&mut self, places: &Places) -> anyhow::Result<()> {
         let namespace =
             format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: {SYSTEM_NAMESPACE}}}\n");
         apply(&self.client()?, &namespace, "default").await?;
