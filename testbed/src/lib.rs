@@ -33,6 +33,7 @@ mod apply;
 pub mod audit;
 mod cluster;
 mod components;
+pub mod dashboards;
 pub mod figures;
 pub mod fleet;
 mod home;

@@ -6,20 +6,20 @@ use std::collections::BTreeSet;
 
 /// What a query reads.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Query {
+pub struct Query {
     /// In the order of the query.
-    pub(super) selectors: Vec<Selector>,
+    pub selectors: Vec<Selector>,
     /// Labels by which is grouped or joined.
-    pub(super) grouping: BTreeSet<String>,
+    pub grouping: BTreeSet<String>,
 }
 
 /// One series selector.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Selector {
+pub struct Selector {
     /// The metric's name.
-    pub(super) name: String,
+    pub name: String,
     /// Labels in its matchers.
-    pub(super) labels: BTreeSet<String>,
+    pub labels: BTreeSet<String>,
 }
 
 /// Words that take labels in parentheses.
@@ -34,8 +34,9 @@ const LABEL_LISTS: [&str; 6] = [
 /// Operators and modifiers that are words.
 const WORDS: [&str; 7] = ["and", "or", "unless", "bool", "offset", "inf", "nan"];
 /// Aggregations and functions that dashboards may use.
-const FUNCTIONS: [&str; 17] = [
+const FUNCTIONS: [&str; 18] = [
     "avg",
+    "clamp_max",
     "clamp_min",
     "count",
     "delta",
@@ -55,7 +56,11 @@ const FUNCTIONS: [&str; 17] = [
 ];
 
 /// Reads a query.
-pub(super) fn read(text: &str) -> Result<Query, String> {
+///
+/// # Errors
+///
+/// What cannot be made out, and where.
+pub fn read(text: &str) -> Result<Query, String> {
     let mut query = Query::default();
     let mut open = 0_usize;
     let mut rest = text.trim_start();
