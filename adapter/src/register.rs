@@ -5,16 +5,14 @@
 
 use std::sync::Arc;
 
-use coppice_runtime::telemetry::chain;
-use futures::StreamExt;
+use coppice_runtime::registration::{self, Keeper, Kept};
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use kube::Client;
 use kube::api::{Api, Patch, PatchParams};
-use kube::runtime::{WatchStreamExt, watcher};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::info;
 
 use crate::objects::{self, NAME, ServiceAddress};
 
@@ -31,60 +29,18 @@ pub(crate) struct Registration {
 pub(crate) async fn keep(
     client: Client,
     registration: Registration,
-    mut bundle: watch::Receiver<Option<Arc<str>>>,
+    bundle: watch::Receiver<Option<Arc<str>>>,
     stop: CancellationToken,
 ) {
     let services: Api<APIService> = Api::all(client.clone());
-    let config = watcher::Config::default()
-        .fields(&format!("metadata.name={}", objects::api_service_name()));
-    let events = watcher(services.clone(), config)
-        .default_backoff()
-        .take_until(stop.cancelled_owned());
-    let mut events = std::pin::pin!(events);
-    let mut writer = Writer {
+    let writer = Writer {
         client,
-        services,
+        services: services.clone(),
         is_service_written: registration.external_host.is_none(),
         registration,
     };
-    // `None` until the first list is complete; then what the server holds.
-    let mut held: Option<Option<APIService>> = None;
-    let mut listed: Option<APIService> = None;
-    let mut must_retry = false;
-    loop {
-        tokio::select! {
-            changed = bundle.changed() => if changed.is_err() { return },
-            () = tokio::time::sleep(RETRY), if must_retry => {}
-            event = events.next() => match event {
-                None => return,
-                Some(Ok(watcher::Event::Init)) => listed = None,
-                Some(Ok(watcher::Event::InitApply(object))) => listed = Some(object),
-                Some(Ok(watcher::Event::InitDone)) => held = Some(listed.take()),
-                Some(Ok(watcher::Event::Apply(object))) => held = Some(Some(object)),
-                Some(Ok(watcher::Event::Delete(_))) => held = Some(None),
-                Some(Err(error)) => {
-                    warn!(error = %chain(&error), "cannot watch the APIService");
-                    continue;
-                }
-            },
-        }
-        let Some(current) = &held else { continue };
-        let pem = bundle.borrow_and_update().clone();
-        match writer.write(current.as_ref(), pem.as_deref()).await {
-            Ok(None) => must_retry = false,
-            Ok(Some(written)) => {
-                must_retry = false;
-                held = Some(Some(written));
-            }
-            Err(error) => {
-                warn!(error = %chain(&error), "cannot register the adapter");
-                must_retry = true;
-            }
-        }
-    }
+    registration::keep(services, &objects::api_service_name(), writer, bundle, stop).await;
 }
-
-const RETRY: std::time::Duration = std::time::Duration::from_secs(2);
 
 struct Writer {
     client: Client,
@@ -93,13 +49,14 @@ struct Writer {
     is_service_written: bool,
 }
 
-impl Writer {
-    /// Writes what differs; returns the APIService when it was written.
-    async fn write(
+impl Keeper for Writer {
+    type Object = APIService;
+
+    async fn put(
         &mut self,
         current: Option<&APIService>,
         pem: Option<&str>,
-    ) -> kube::Result<Option<APIService>> {
+    ) -> kube::Result<Kept<APIService>> {
         let Registration {
             address,
             external_host,
@@ -115,7 +72,7 @@ impl Writer {
         }
         let wanted = objects::api_service(address, pem);
         if current.is_some_and(|current| is_as_wanted(current, &wanted)) {
-            return Ok(None);
+            return Ok(Kept::AsWanted);
         }
         let written = self
             .services
@@ -126,7 +83,7 @@ impl Writer {
             )
             .await?;
         info!(namespace = %address.namespace, service = %address.name, port = address.port, "registered the APIService");
-        Ok(Some(written))
+        Ok(Kept::Written(written))
     }
 }
 

@@ -1,5 +1,7 @@
 //! Applying manifests as `kubectl apply --server-side` does.
 
+use std::io;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use kube::api::{DynamicObject, Patch, PatchParams};
@@ -35,6 +37,31 @@ pub enum ApplyError {
         /// The HTTP status; 0 when there was no answer.
         code: u16,
     },
+}
+
+/// The manifests (`*.yaml`) in a folder and all below it, in the order of their paths.
+///
+/// # Errors
+///
+/// A folder cannot be read.
+pub fn manifests_below(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path
+                .extension()
+                .is_some_and(|extension| extension == "yaml")
+            {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
 }
 
 /// The objects of a YAML text with any number of documents; empty documents are left out, `List`s are opened.

@@ -49,7 +49,7 @@ mod start;
 mod supervisor;
 pub mod wait;
 
-pub use apply::{ApplyError, apply, parse_yaml};
+pub use apply::{ApplyError, apply, manifests_below, parse_yaml};
 pub use cluster::{Cluster, NamespaceError};
 pub use components::{Component, Ports};
 pub use home::{ControlPlaneMissing, control_plane_program, default_root};

@@ -7,7 +7,7 @@ use coppice_operator_api::crd::{crds, to_yaml};
 use coppice_operator_api::{
     ClusterTopologyBinding, PodClique, PodCliqueScalingGroup, PodCliqueSet, PodGang,
 };
-use coppice_testbed::{Cluster, Profile, apply, shared, wait};
+use coppice_testbed::{Cluster, Profile, apply, manifests_below, shared, wait};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::Status;
@@ -57,30 +57,12 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-fn yaml_files(folder: &Path, into: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            yaml_files(&path, into);
-        } else if path
-            .extension()
-            .is_some_and(|extension| extension == "yaml")
-        {
-            into.push(path);
-        }
-    }
-}
-
 #[tokio::test]
 async fn workloads_and_samples_are_accepted() -> Result<()> {
     let (_, client, namespace) = cluster("workloads").await?;
-    let mut files = Vec::new();
-    yaml_files(
-        &repository().join("operator/testdata/workloads"),
-        &mut files,
-    );
+    let mut files = manifests_below(&repository().join("operator/testdata/workloads"))?;
     ensure!(files.len() >= 10, "the workloads are missing");
-    yaml_files(&repository().join("samples"), &mut files);
+    files.extend(manifests_below(&repository().join("samples"))?);
     for file in files {
         let text = std::fs::read_to_string(&file)?;
         for object in

@@ -12,13 +12,11 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::net::Ipv6Addr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use coppice_operator_api::{GROUP, VERSION};
 use coppice_runtime::crypto;
 use coppice_runtime::lease::Tenure;
-use coppice_runtime::telemetry::chain;
-use futures::StreamExt;
+use coppice_runtime::registration::{self, Keeper, Kept};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::{
     MatchCondition, MutatingWebhook, MutatingWebhookConfiguration, RuleWithOperations,
@@ -29,13 +27,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
 };
 use kube::api::{Api, Patch, PatchParams};
 use kube::core::ClusterResourceScope;
-use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::info;
 
 use super::serve::{DEFAULTING_PATH, VALIDATING_PATH};
 use crate::apply::FIELD_MANAGER;
@@ -46,8 +43,6 @@ const VALIDATING: &str = "pcs.validating.webhooks.grove.io";
 /// As upstream: what cannot be checked is not stored, and the answer comes within this time.
 const FAILURE_POLICY: &str = "Fail";
 const TIMEOUT_SECONDS: i32 = 10;
-/// Between two tries to write.
-const RETRY: Duration = Duration::from_secs(2);
 
 /// Where the API server finds the endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -191,18 +186,10 @@ impl Configuration for MutatingWebhookConfiguration {
     }
 
     fn holds(&self, wanted: &Self) -> bool {
-        let find = |all: &Self| {
-            all.webhooks
-                .iter()
-                .flatten()
-                .find(|webhook| webhook.name == DEFAULTING)
-                .cloned()
-        };
-        let (Some(mut held), Some(wanted)) = (find(self), find(wanted)) else {
-            return false;
-        };
-        forget_foreign_bundle(&mut held.client_config, &wanted.client_config);
-        held == wanted
+        let (held, wanted) = (self.webhooks.as_deref(), wanted.webhooks.as_deref());
+        holds(held, wanted, |webhook| {
+            (&webhook.name, &mut webhook.client_config)
+        })
     }
 }
 
@@ -231,26 +218,33 @@ impl Configuration for ValidatingWebhookConfiguration {
     }
 
     fn holds(&self, wanted: &Self) -> bool {
-        let find = |all: &Self| {
-            all.webhooks
-                .iter()
-                .flatten()
-                .find(|webhook| webhook.name == VALIDATING)
-                .cloned()
-        };
-        let (Some(mut held), Some(wanted)) = (find(self), find(wanted)) else {
-            return false;
-        };
-        forget_foreign_bundle(&mut held.client_config, &wanted.client_config);
-        held == wanted
+        let (held, wanted) = (self.webhooks.as_deref(), wanted.webhooks.as_deref());
+        holds(held, wanted, |webhook| {
+            (&webhook.name, &mut webhook.client_config)
+        })
     }
 }
 
-/// Where we bring no bundle, whoever brought the certificate brings it, and what is there is right.
-fn forget_foreign_bundle(held: &mut WebhookClientConfig, wanted: &WebhookClientConfig) {
-    if wanted.ca_bundle.is_none() {
-        held.ca_bundle = None;
-    }
+/// Whether our webhook is among those that are held, as it should be; `parts` are its name and its client.
+fn holds<W: Clone + PartialEq>(
+    held: Option<&[W]>,
+    wanted: Option<&[W]>,
+    parts: impl Fn(&mut W) -> (&String, &mut WebhookClientConfig),
+) -> bool {
+    let Some(mut wanted) = wanted.and_then(<[W]>::first).cloned() else {
+        return false;
+    };
+    let (name, client) = parts(&mut wanted);
+    let (name, brings_bundle) = (name.clone(), client.ca_bundle.is_some());
+    held.into_iter().flatten().cloned().any(|mut webhook| {
+        let (its_name, client) = parts(&mut webhook);
+        let is_ours = *its_name == name;
+        if !brings_bundle {
+            // Whoever brought the certificate brings the bundle, and what is there is right.
+            client.ca_bundle = None;
+        }
+        is_ours && webhook == wanted
+    })
 }
 
 fn metadata(name: String) -> ObjectMeta {
@@ -317,79 +311,61 @@ pub(crate) async fn keep(
     stop: CancellationToken,
 ) {
     tokio::join!(
-        keep_one::<MutatingWebhookConfiguration>(
-            &client,
-            registration.clone(),
-            &tenure,
-            stop.clone()
-        ),
-        keep_one::<ValidatingWebhookConfiguration>(&client, registration, &tenure, stop),
+        keep_one::<MutatingWebhookConfiguration>(&client, &registration, &tenure, stop.clone()),
+        keep_one::<ValidatingWebhookConfiguration>(&client, &registration, &tenure, stop),
     );
 }
 
 async fn keep_one<K: Configuration>(
     client: &Client,
-    mut registration: Registration,
+    registration: &Registration,
     tenure: &Tenure,
     stop: CancellationToken,
 ) {
     let api: Api<K> = Api::all(client.clone());
-    let name = K::wanted(&registration, None)
+    let name = K::wanted(registration, None)
         .meta()
         .name
         .clone()
         .unwrap_or_default();
-    let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
-    let events = watcher(api.clone(), config)
-        .default_backoff()
-        .take_until(stop.cancelled_owned());
-    let mut events = std::pin::pin!(events);
-    // `None` until the first list is complete; then what the server holds.
-    let mut held: Option<Option<K>> = None;
-    let mut listed: Option<K> = None;
-    let mut must_retry = false;
-    loop {
-        tokio::select! {
-            changed = registration.authorities.changed() => if changed.is_err() { return },
-            () = tokio::time::sleep(RETRY), if must_retry => {}
-            event = events.next() => match event {
-                None => return,
-                Some(Ok(watcher::Event::Init)) => listed = None,
-                Some(Ok(watcher::Event::InitApply(object))) => listed = Some(object),
-                Some(Ok(watcher::Event::InitDone)) => held = Some(listed.take()),
-                Some(Ok(watcher::Event::Apply(object))) => held = Some(Some(object)),
-                Some(Ok(watcher::Event::Delete(_))) => held = Some(None),
-                Some(Err(error)) => {
-                    warn!(name, error = %chain(&error), "cannot watch a webhook configuration");
-                    continue;
-                }
-            },
-        }
-        let Some(current) = &held else { continue };
-        let authorities = registration.authorities.borrow_and_update().clone();
-        let wanted = K::wanted(&registration, authorities.as_deref());
-        if current
-            .as_ref()
-            .is_some_and(|current| current.holds(&wanted))
-        {
-            must_retry = false;
-            continue;
+    let authorities = registration.authorities.clone();
+    let writer = Writer {
+        api: api.clone(),
+        name: &name,
+        registration,
+        tenure,
+    };
+    registration::keep(api, &name, writer, authorities, stop).await;
+}
+
+struct Writer<'a, K> {
+    api: Api<K>,
+    name: &'a str,
+    registration: &'a Registration,
+    tenure: &'a Tenure,
+}
+
+impl<K: Configuration> Keeper for Writer<'_, K> {
+    type Object = K;
+
+    async fn put(&mut self, held: Option<&K>, authorities: Option<&str>) -> kube::Result<Kept<K>> {
+        let Self {
+            api,
+            name,
+            registration,
+            tenure,
+        } = self;
+        let wanted = K::wanted(registration, authorities);
+        if held.is_some_and(|held| held.holds(&wanted)) {
+            return Ok(Kept::AsWanted);
         }
         if !tenure.is_current() {
-            return;
+            return Ok(Kept::Over);
         }
         let params = PatchParams::apply(FIELD_MANAGER).force();
-        match api.patch(&name, &params, &Patch::Apply(&wanted)).await {
-            Ok(written) => {
-                info!(name, address = ?registration.address, "registered an admission webhook");
-                must_retry = false;
-                held = Some(Some(written));
-            }
-            Err(error) => {
-                warn!(name, error = %chain(&error), "cannot register an admission webhook");
-                must_retry = true;
-            }
-        }
+        let written = api.patch(name, &params, &Patch::Apply(&wanted)).await?;
+        info!(name, address = ?registration.address, "registered an admission webhook");
+        Ok(Kept::Written(written))
     }
 }
 

@@ -63,8 +63,7 @@ async fn every_sample_is_accepted() -> Result<()> {
     let namespace = cluster.namespace("samples").await?;
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../samples");
     let mut kinds = BTreeSet::new();
-    for entry in std::fs::read_dir(&folder)? {
-        let path = entry?.path();
+    for path in coppice_testbed::manifests_below(&folder)? {
         let text = std::fs::read_to_string(&path)?;
         let applied = coppice_testbed::apply(&cluster.client(), &text, &namespace)
             .await

@@ -1,6 +1,7 @@
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
+use coppice_testbed::manifests_below;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -1026,26 +1027,11 @@ fn a_deprecated_constraint_may_be_mended_and_an_mnnvl_group_not() {
     );
 }
 
-fn yaml_files(folder: &Path, into: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            yaml_files(&path, into);
-        } else if path
-            .extension()
-            .is_some_and(|extension| extension == "yaml")
-        {
-            into.push(path);
-        }
-    }
-}
-
 #[test]
 fn samples_and_workloads_are_accepted_before_and_after_their_defaults() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut files = Vec::new();
-    yaml_files(&root.join("testdata/workloads"), &mut files);
-    yaml_files(&root.join("../samples"), &mut files);
+    let below = |folder: &str| manifests_below(&root.join(folder)).unwrap();
+    let files = [below("testdata/workloads"), below("../samples")].concat();
     let mut sets = 0;
     for file in files {
         let text = std::fs::read_to_string(&file).unwrap();
