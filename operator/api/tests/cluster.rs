@@ -1,7 +1,5 @@
 //! The definitions on a real API server: accepted, defaulting, refusing, scaling, printing.
 
-#![expect(clippy::unwrap_used, reason = "a test stops where it cannot go on")]
-
 use anyhow::{Context as _, Result, ensure};
 use coppice_operator_api::crd::{crds, to_yaml};
 use coppice_operator_api::{

@@ -1,6 +1,11 @@
 //! Grafana dashboards held against what a program exports, for the tests of programs: every query of every panel has to
 //! read metrics that exist, by labels that they have.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "called from tests, which stop where a dashboard is not one"
+)]
+
 pub mod promql;
 
 use std::collections::{BTreeMap, BTreeSet};
