@@ -141,15 +141,12 @@ impl Frame<'_> {
         let targets = sized.iter().enumerate().map(|(role, sized)| {
             let demand = sized.demand.as_ref().map(|demand| demand.units(1.0));
             let by_ratio = units[role] != before[role];
-            self.explain(
-                role,
-                demand,
-                units[role],
-                by_ratio,
-                all < flow,
-                lowered.contains(&role),
-                self.lacks_set(&units, role),
-            )
+            let mut held_by = BTreeSet::new();
+            held_by.extend(by_ratio.then_some(Hold::Ratio));
+            held_by.extend((all < flow).then_some(Hold::Budget));
+            held_by.extend(lowered.contains(&role).then_some(Hold::Partner));
+            held_by.extend(self.lacks_set(&units, role).then_some(Hold::NewSet));
+            self.explain(role, demand, units[role], &held_by)
         });
         Joint {
             served_fraction: flow.min(all),
@@ -229,20 +226,12 @@ impl Frame<'_> {
         self.gpus_in(&more, self.sets_for(units)) <= limit && self.gpus(&more) > limit
     }
 
-    #[expect(
-        clippy::too_many_arguments,
-        clippy::fn_params_excessive_bools,
-        reason = "facts about one role that were found on the way, each used once"
-    )]
     fn explain(
         &self,
         role: usize,
         demand: Option<u32>,
         units: u32,
-        by_ratio: bool,
-        by_budget: bool,
-        lowered: bool,
-        lacks_set: bool,
+        held_by: &BTreeSet<Hold>,
     ) -> Target {
         let mut limited_by = BTreeSet::new();
         let bounds = self.total(role);
@@ -269,20 +258,20 @@ impl Frame<'_> {
                 if self.policy.limits().sets.is_some() {
                     limited_by.insert(Limit::SetsMax);
                 }
-            } else if by_budget {
+            } else if held_by.contains(&Hold::Budget) {
                 because = Because::Budget;
                 limited_by.insert(Limit::Budget);
-                if lacks_set {
+                if held_by.contains(&Hold::NewSet) {
                     limited_by.insert(Limit::Max);
                 }
-            } else if lowered {
+            } else if held_by.contains(&Hold::Partner) {
                 because = Because::Ratio;
             } else {
                 because = Because::Maximum;
                 limited_by.insert(Limit::Max);
             }
         }
-        if by_ratio {
+        if held_by.contains(&Hold::Ratio) {
             because = Because::Ratio;
             limited_by.insert(Limit::Ratio);
         }
@@ -292,6 +281,19 @@ impl Frame<'_> {
             limited_by,
         }
     }
+}
+
+/// What stood in the way of a role's demand while the joint size was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Hold {
+    /// The band changed its units.
+    Ratio,
+    /// All roles together would exceed the budget.
+    Budget,
+    /// The band lowered it.
+    Partner,
+    /// One more unit fits the budget, the set that it takes does not.
+    NewSet,
 }
 
 /// The largest share of 0 to 1 at which `within` holds, to a millionth; it must hold up to some share and not beyond. 0 when it never does.
