@@ -51,7 +51,8 @@ pub struct SetStatus {
     pub progress: Option<Progress>,
 }
 
-/// Plans the set. `summaries` holds every replica of which something exists.
+/// Plans the set. `summaries` holds every replica of which something exists; one that has not looked at the template yet
+/// counts as old.
 ///
 /// Under [`Strategy::RollingRecreate`] one replica at a time changes; it keeps its turn until it is available in the new
 /// template. Next come replicas with nothing bound (they lose nothing), then those in breach, then by index.
@@ -63,15 +64,18 @@ pub fn plan(
     before: &Before,
     now: Timestamp,
 ) -> Plan {
-    let wanted = || summaries.range(..replicas);
-    let updating = updating(template, wanted(), before, now);
-    let all_new = updating.is_none() && wanted().all(|(_, summary)| !summary.is_old);
+    let known: BTreeMap<ReplicaIndex, Summary> = summaries
+        .range(..replicas)
+        .map(|(index, summary)| (*index, summary.under(template)))
+        .collect();
+    let updating = updating(template, &known, before, now);
+    let all_new = updating.is_none() && known.values().all(|summary| !summary.is_old);
     let add = |total: Share, part: Share| Share {
         done: total.done + part.done,
         total: total.total + part.total,
     };
     let number = |holds: fn(&Summary) -> bool| {
-        crate::observed::count(wanted().filter(|(_, summary)| holds(summary)))
+        crate::observed::count(known.values().filter(|summary| holds(summary)))
     };
     Plan {
         replicas,
@@ -84,40 +88,44 @@ pub fn plan(
             replicas,
             available: number(|summary| summary.is_available),
             updated: number(|summary| summary.is_updated),
-            cliques: wanted()
-                .map(|(_, summary)| summary.cliques)
+            cliques: known
+                .values()
+                .map(|summary| summary.cliques)
                 .fold(Share::default(), add),
-            groups: wanted()
-                .map(|(_, summary)| summary.groups)
+            groups: known
+                .values()
+                .map(|summary| summary.groups)
                 .fold(Share::default(), add),
             progress: progress(template, before, all_new, now),
         },
     }
 }
 
-fn updating<'a>(
+fn updating(
     template: &SetTemplate,
-    wanted: impl Iterator<Item = (&'a ReplicaIndex, &'a Summary)>,
+    known: &BTreeMap<ReplicaIndex, Summary>,
     before: &Before,
     now: Timestamp,
 ) -> Option<(ReplicaIndex, Timestamp)> {
     if template.strategy() == Strategy::OnDelete {
         return None;
     }
-    let unfinished: BTreeMap<ReplicaIndex, &Summary> =
-        wanted.map(|(index, summary)| (*index, summary)).collect();
     if let Some((index, since)) = before.updating {
-        let is_done = unfinished
+        let is_done = known
             .get(&index)
             .is_none_or(|summary| summary.is_updated && !summary.is_old);
         if !is_done {
             return Some((index, since));
         }
     }
-    let old = unfinished.into_iter().filter(|(_, summary)| summary.is_old);
+    // Who comes next can be said when all have looked at the template.
+    if known.values().any(|summary| !summary.is_of(template)) {
+        return None;
+    }
+    let old = known.iter().filter(|(_, summary)| summary.is_old);
     let next =
-        old.min_by_key(|(index, summary)| (summary.has_scheduled, !summary.is_breached, *index));
-    next.map(|(index, _)| (index, now))
+        old.min_by_key(|(index, summary)| (summary.has_scheduled, !summary.is_breached, **index));
+    next.map(|(index, _)| (*index, now))
 }
 
 fn progress(
@@ -137,9 +145,10 @@ fn progress(
             Some(running)
         }
         (Some(current), earlier) if current == target => earlier.clone(),
+        // Nothing more may happen after this look: what is over already ends in it.
         (Some(_), _) => Some(Progress {
             started: now,
-            ended: (template.strategy() == Strategy::OnDelete).then_some(now),
+            ended: (all_new || template.strategy() == Strategy::OnDelete).then_some(now),
             set_hash: target.clone(),
             template_hash: target.clone(),
         }),
@@ -155,6 +164,7 @@ mod tests {
 
     fn summary(is_old: bool) -> Summary {
         Summary {
+            template: Some(wl2(Startup::AnyOrder).hash().clone()),
             is_available: true,
             is_updated: !is_old,
             is_old,
@@ -211,6 +221,58 @@ mod tests {
             summaries.insert(index, summary(false));
         }
         assert_eq!(turns, [3, 2, 0, 1]);
+    }
+
+    #[test]
+    fn nobody_s_turn_comes_and_no_update_ends_before_all_have_looked_at_the_template() {
+        let template = wl2(Startup::AnyOrder);
+        let unaware = Summary {
+            template: Some(TemplateHash::of("earlier")),
+            cliques: Share { done: 1, total: 1 },
+            ..summary(false)
+        };
+        let mut summaries: BTreeMap<_, _> = [(0, unaware), (1, summary(true))].into();
+        let mut before = Before {
+            current: Some(TemplateHash::of("earlier")),
+            ..Before::default()
+        };
+        let begun = plan(&template, 2, &summaries, &before, now());
+        assert_eq!((begun.updating, begun.status.updated), (None, 0));
+        assert_eq!(begun.status.cliques, Share { done: 0, total: 1 });
+        before.current = Some(template.hash().clone());
+        before.progress = begun.status.progress;
+        summaries.insert(1, summary(false));
+        let plan_now = |summaries: &BTreeMap<_, _>, before: &Before| {
+            plan(&template, 2, summaries, before, now())
+        };
+        assert!(
+            plan_now(&summaries, &before)
+                .status
+                .progress
+                .unwrap()
+                .runs()
+        );
+        summaries.insert(0, summary(true));
+        assert_eq!(plan_now(&summaries, &before).updating, Some((0, now())));
+        summaries.insert(0, summary(false));
+        assert!(
+            !plan_now(&summaries, &before)
+                .status
+                .progress
+                .unwrap()
+                .runs()
+        );
+    }
+
+    #[test]
+    fn an_update_that_is_over_when_it_is_first_seen_ends_in_that_look() {
+        let template = wl2(Startup::AnyOrder);
+        let before = Before {
+            current: Some(TemplateHash::of("earlier")),
+            ..Before::default()
+        };
+        let plan = plan(&template, 1, &[(0, summary(false))].into(), &before, now());
+        assert!(!plan.status.progress.unwrap().runs());
     }
 
     #[test]

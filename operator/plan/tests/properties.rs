@@ -12,7 +12,11 @@ use coppice_operator_plan::ids::{CliqueId, CliqueName, GangId, GroupName, PodUid
 use coppice_operator_plan::observed::{Clique, Group, Lane, Phase, Pod, Replica};
 use coppice_operator_plan::replica::{Permit, Plan, plan};
 use coppice_operator_plan::rounds::{self, Existing, Groups};
+use coppice_operator_plan::status::Progress;
+use coppice_operator_plan::status::clique::{self, CliqueStatus};
 use coppice_operator_plan::status::gang::is_floor_scheduled;
+use coppice_operator_plan::status::group::{self, GroupStatus};
+use coppice_operator_plan::status::summary::{Summary, summarise};
 use coppice_operator_plan::template::{
     CliqueTemplate, GroupTemplate, SetTemplate, Startup, Strategy as Update,
 };
@@ -47,6 +51,8 @@ enum Event {
     CutShort(usize),
     /// A whole pass.
     Pass,
+    /// Statuses are written; between two of these anything may happen unseen.
+    Write,
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -63,6 +69,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => (0..3usize).prop_map(Event::LoseNode),
         1 => (0..8usize).prop_map(Event::CutShort),
         6 => Just(Event::Pass),
+        3 => Just(Event::Write),
     ]
 }
 
@@ -121,6 +128,9 @@ struct World {
     placement: Groups,
     may_update: bool,
     born: u32,
+    /// What the statuses say.
+    cliques_said: BTreeMap<CliqueId, clique::Before>,
+    groups_said: BTreeMap<GroupName, group::Before>,
 }
 
 impl World {
@@ -206,6 +216,7 @@ impl World {
             }
             Event::CutShort(made) => self.pass(*made),
             Event::Pass => self.pass(usize::MAX),
+            Event::Write => drop(self.write()),
         }
     }
 
@@ -466,6 +477,82 @@ impl World {
         u32::try_from(pods.iter().filter(|pod| pod.lane == Some(lane)).count()).unwrap()
     }
 
+    /// Judges everything, writes it into the statuses, and tells what the set would hear.
+    fn write(
+        &mut self,
+    ) -> (
+        Summary,
+        BTreeMap<CliqueId, CliqueStatus>,
+        BTreeMap<GroupName, GroupStatus>,
+    ) {
+        let template = self.template();
+        let permit = Permit {
+            may_update: self.may_update,
+        };
+        let planned = plan(&template, &self.replica, permit, self.now());
+        let mut cliques = BTreeMap::new();
+        for clique in &planned.cliques {
+            let Some(observed) = self.replica.cliques.get(&clique.id) else {
+                continue;
+            };
+            let wanted = clique::Wanted {
+                template: template.clique(clique.id.template()).unwrap(),
+                set_hash: template.hash(),
+                strategy: template.strategy(),
+                effective: clique.effective,
+            };
+            let before = self
+                .cliques_said
+                .get(&clique.id)
+                .cloned()
+                .unwrap_or_default();
+            let status = clique::status(observed, wanted, &before, self.now());
+            cliques.insert(clique.id.clone(), status);
+        }
+        let mut groups = BTreeMap::new();
+        for planned in planned
+            .groups
+            .iter()
+            .filter(|group| self.replica.groups.contains_key(&group.name))
+        {
+            let before = self
+                .groups_said
+                .get(&planned.name)
+                .cloned()
+                .unwrap_or_default();
+            let of = template.group(&planned.name).unwrap();
+            let status = group::status(
+                &template,
+                of,
+                planned.effective,
+                &cliques,
+                &before,
+                self.now(),
+            );
+            groups.insert(planned.name.clone(), status);
+        }
+        let said = |status: &CliqueStatus| clique::Before {
+            progress: status.progress.clone(),
+            current: status.current.clone(),
+            current_set: status.current_set.clone(),
+        };
+        self.cliques_said = cliques
+            .iter()
+            .map(|(id, status)| (id.clone(), said(status)))
+            .collect();
+        let said = |status: &GroupStatus| group::Before {
+            progress: status.progress.clone(),
+            current_set: status.current_set.clone(),
+        };
+        self.groups_said = groups
+            .iter()
+            .map(|(name, status)| (name.clone(), said(status)))
+            .collect();
+        let gangs = BTreeMap::new();
+        let summary = summarise(&template, &cliques, &groups, gangs, planned.report.is_old);
+        (summary, cliques, groups)
+    }
+
     fn settle(&mut self) {
         for _ in 0..40 {
             self.pass(usize::MAX);
@@ -494,6 +581,8 @@ proptest! {
             placement: Groups::default(),
             may_update: false,
             born: 0,
+            cliques_said: BTreeMap::new(),
+            groups_said: BTreeMap::new(),
         };
         for event in &events {
             world.happen(event);
@@ -514,6 +603,19 @@ proptest! {
         }
         for (id, clique) in &world.replica.cliques {
             prop_assert_eq!(clique.ready(), expected[id], "{:?}: {:?}", id, clique);
+        }
+
+        // Nothing happens any more, so what one look does not write is never written.
+        let written = world.write();
+        prop_assert_eq!(&written, &world.write());
+        if strategy == Update::RollingRecreate {
+            prop_assert!(written.0.is_updated, "{:?}", written);
+        }
+        for status in written.1.values() {
+            prop_assert!(!status.progress.as_ref().is_some_and(Progress::runs), "{:?}", status);
+        }
+        for status in written.2.values() {
+            prop_assert!(!status.progress.as_ref().is_some_and(Progress::runs), "{:?}", status);
         }
     }
 }

@@ -150,23 +150,26 @@ fn progress(
             running.set_hash = wanted.set_hash.clone();
             Some(running)
         }
-        // A first template is no update, and neither is one that all pods have already.
-        earlier
-            if before
+        earlier => {
+            // A first template is no update, and neither is one that all pods have already; but where an update to another
+            // template runs, going back is one, or that would never end.
+            let is_update = before
                 .current
                 .as_ref()
-                .is_none_or(|current| current == target)
-                && all_new =>
-        {
-            earlier.clone()
+                .is_some_and(|current| current != target || !all_new)
+                || earlier.as_ref().is_some_and(Progress::runs);
+            if !is_update {
+                return earlier.clone();
+            }
+            // Nothing more may happen after this look: what is over already ends in it.
+            let is_over = all_up || wanted.strategy == Strategy::OnDelete;
+            Some(Progress {
+                started: now,
+                ended: is_over.then_some(now),
+                set_hash: wanted.set_hash.clone(),
+                template_hash: target.clone(),
+            })
         }
-        earlier if before.current.is_none() => earlier.clone(),
-        Some(_) | None => Some(Progress {
-            started: now,
-            ended: (wanted.strategy == Strategy::OnDelete).then_some(now),
-            set_hash: wanted.set_hash.clone(),
-            template_hash: target.clone(),
-        }),
     }
 }
 
@@ -361,6 +364,44 @@ mod tests {
         assert_eq!(
             (done.current, done.current_set),
             (Some(new), Some(TemplateHash::of("set-2")))
+        );
+    }
+
+    #[test]
+    fn an_update_whose_first_look_comes_when_all_is_done_ends_in_that_look() {
+        let mut world = World::new();
+        let (old, new) = (TemplateHash::of("old"), TemplateHash::of("new"));
+        world.template.hash = old.clone();
+        world.judge(
+            &object(&old, vec![of(&old, pod("x", 0)), of(&old, pod("y", 1))]),
+            0,
+        );
+        world.template.hash = new.clone();
+        let done = world.judge(
+            &object(&new, vec![of(&new, pod("w", 0)), of(&new, pod("z", 1))]),
+            1,
+        );
+        assert!(!done.progress.unwrap().runs());
+        assert_eq!(done.current, Some(new));
+    }
+
+    #[test]
+    fn going_back_before_any_pod_changed_ends_the_update() {
+        let mut world = World::new();
+        let (old, new) = (TemplateHash::of("old"), TemplateHash::of("new"));
+        let pods = vec![of(&old, pod("x", 0)), of(&old, pod("y", 1))];
+        world.template.hash = old.clone();
+        world.judge(&object(&old, pods.clone()), 0);
+        world.template.hash = new.clone();
+        let begun = world.judge(&object(&new, pods.clone()), 1);
+        assert!(begun.progress.unwrap().runs());
+        world.template.hash = old.clone();
+        world.set = TemplateHash::of("set-3");
+        let back = world.judge(&object(&old, pods), 2);
+        assert!(!back.progress.unwrap().runs());
+        assert_eq!(
+            (back.current, back.current_set),
+            (Some(old), Some(TemplateHash::of("set-3")))
         );
     }
 

@@ -178,14 +178,23 @@ fn progress(
             }
             Some(running)
         }
-        // A first template is no update, and another clique's change is none of this group.
-        earlier if before.current_set.is_none() || !has_old => earlier.clone(),
-        Some(_) | None => Some(Progress {
-            started: now,
-            ended: (template.strategy() == Strategy::OnDelete).then_some(now),
-            set_hash: target.clone(),
-            template_hash: target.clone(),
-        }),
+        earlier => {
+            // A first template is no update, and another clique's change is none of this group; but where an update to
+            // another template runs, going back is one, or that would never end.
+            let is_update = before.current_set.is_some() && has_old
+                || earlier.as_ref().is_some_and(Progress::runs);
+            if !is_update {
+                return earlier.clone();
+            }
+            // Nothing more may happen after this look: what is over already ends in it.
+            let is_over = all_new || template.strategy() == Strategy::OnDelete;
+            Some(Progress {
+                started: now,
+                ended: is_over.then_some(now),
+                set_hash: target.clone(),
+                template_hash: target.clone(),
+            })
+        }
     }
 }
 

@@ -6,12 +6,15 @@ use super::Truth;
 use super::clique::{CliqueStatus, Wanted};
 use super::gang::Phase;
 use super::group::GroupStatus;
+use crate::hash::TemplateHash;
 use crate::ids::{CliqueId, GroupName};
 use crate::template::SetTemplate;
 
 /// One set replica, seen from the set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
+    /// The set's digest by which everything below was judged; after an edit the replica has yet to say something new.
+    pub template: Option<TemplateHash>,
     /// Every standalone clique and group that should exist does, with its minimum ready.
     pub is_available: bool,
     /// Available, and everything has reached the set's present template.
@@ -28,6 +31,25 @@ pub struct Summary {
     pub groups: Share,
     /// Gangs by phase.
     pub gangs: BTreeMap<Phase, u32>,
+}
+
+impl Summary {
+    /// Whether the replica was judged by this template.
+    #[must_use]
+    pub fn is_of(&self, template: &SetTemplate) -> bool {
+        self.template.as_ref() == Some(template.hash())
+    }
+
+    /// What is known under this template: of one judged by another, only what pods there are.
+    #[must_use]
+    pub fn under(&self, template: &SetTemplate) -> Self {
+        let mut summary = self.clone();
+        if !self.is_of(template) {
+            (summary.is_updated, summary.is_old) = (false, true);
+            (summary.cliques.done, summary.groups.done) = (0, 0);
+        }
+        summary
+    }
 }
 
 /// A part of a whole.
@@ -56,6 +78,7 @@ pub fn summarise(
     is_old: bool,
 ) -> Summary {
     let mut summary = Summary {
+        template: Some(template.hash().clone()),
         is_available: true,
         is_old,
         has_scheduled: cliques.values().any(|clique| clique.scheduled > 0),
