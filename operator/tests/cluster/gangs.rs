@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::DeleteParams;
 
-use crate::support::{LIMIT, Workload, World, label, node, nodes, open_nodes};
+use crate::support::{Workload, World, label, node, nodes, open_nodes};
 
 /// GS1 and GS2: nothing starts on nine nodes, all ten pods on ten; a new group replica is a gang of its own.
 #[tokio::test(flavor = "multi_thread")]
@@ -151,19 +151,20 @@ pub(crate) async fn idle_and_wake(profile: Profile, pool: &str) -> Result<()> {
         steady.iter().all(|name| now.contains(name)),
         "the rest was not touched"
     );
-    wait::until(LIMIT, "the effective number in the status", || async {
-        let clique = world
-            .api::<coppice_operator_api::PodClique>()
-            .get("workload-0-pc-a")
-            .await?;
-        let effective = clique.status.unwrap_or_default().effective_replicas;
-        ensure!(
-            clique.spec.replicas == 1 && effective == Some(2),
-            "{effective:?}"
-        );
-        anyhow::Ok(())
-    })
-    .await?;
+    world
+        .until("the effective number in the status", || async {
+            let clique = world
+                .api::<coppice_operator_api::PodClique>()
+                .get("workload-0-pc-a")
+                .await?;
+            let effective = clique.status.unwrap_or_default().effective_replicas;
+            ensure!(
+                clique.spec.replicas == 1 && effective == Some(2),
+                "{effective:?}"
+            );
+            anyhow::Ok(())
+        })
+        .await?;
     Ok(())
 }
 

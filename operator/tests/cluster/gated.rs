@@ -3,15 +3,13 @@
 use anyhow::{Context, Result, ensure};
 use coppice_operator_api::names::SCHEDULING_GATE;
 use coppice_operator_api::{PodGang, labels};
-use coppice_testbed::{Profile, wait};
+use coppice_testbed::Profile;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
-use crate::support::{
-    LIMIT, Workload, World, get, is_ready, label, more_nodes, node, nodes, open_nodes,
-};
+use crate::support::{Workload, World, get, is_ready, label, more_nodes, node, nodes, open_nodes};
 use crate::{contention, gangs};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -114,17 +112,19 @@ async fn gated_pods_wait_behind_the_gate_and_the_gang_says_why() -> Result<()> {
     let _nodes = nodes(world.cluster, "gated-why", 3).await?;
     open_nodes(&world.client, "gated-why", 2).await?;
     world.apply(&one_clique("s", "gated-why", 3, "")).await?;
-    wait::until(LIMIT, "a reason", || async {
-        let why = why(&world, "s-0").await?;
-        ensure!(
-            why.starts_with("False Unschedulable: ") && why.contains("2 of 3 pods of s-0-w fit"),
-            "{why}"
-        );
-        // Nodes of other tests are named too.
-        ensure!(why.contains(" cordoned"), "{why}");
-        anyhow::Ok(())
-    })
-    .await?;
+    world
+        .until("a reason", || async {
+            let why = why(&world, "s-0").await?;
+            ensure!(
+                why.starts_with("False Unschedulable: ")
+                    && why.contains("2 of 3 pods of s-0-w fit"),
+                "{why}"
+            );
+            // Nodes of other tests are named too.
+            ensure!(why.contains(" cordoned"), "{why}");
+            anyhow::Ok(())
+        })
+        .await?;
     for pod in world.active().await? {
         let gates = pod
             .spec
@@ -137,12 +137,13 @@ async fn gated_pods_wait_behind_the_gate_and_the_gang_says_why() -> Result<()> {
     }
     open_nodes(&world.client, "gated-why", 3).await?;
     world.expect_pods(3, 0).await?;
-    wait::until(LIMIT, "the gang to be scheduled", || async {
-        let why = why(&world, "s-0").await?;
-        ensure!(why.starts_with("True PodGangScheduled"), "{why}");
-        anyhow::Ok(())
-    })
-    .await?;
+    world
+        .until("the gang to be scheduled", || async {
+            let why = why(&world, "s-0").await?;
+            ensure!(why.starts_with("True PodGangScheduled"), "{why}");
+            anyhow::Ok(())
+        })
+        .await?;
     Ok(())
 }
 
@@ -160,11 +161,12 @@ async fn gated_room_that_others_use_is_not_planned() -> Result<()> {
     let pods = world.api::<Pod>();
     pods.create(&PostParams::default(), &serde_json::from_value(other)?)
         .await?;
-    wait::until(LIMIT, "the other pod to run", || async {
-        ensure!(is_ready(&pods.get("other").await?));
-        anyhow::Ok(())
-    })
-    .await?;
+    world
+        .until("the other pod to run", || async {
+            ensure!(is_ready(&pods.get("other").await?));
+            anyhow::Ok(())
+        })
+        .await?;
     world.apply(&one_clique("s", "gated-others", 2, "")).await?;
     world.expect_pods_for_good(0, 2).await?;
     pods.delete("other", &DeleteParams::default()).await?;
@@ -201,10 +203,8 @@ async fn gated_a_gang_that_is_not_bound_in_time_is_placed_anew() -> Result<()> {
             ", ports: [{containerPort: 80, hostPort: 80}]",
         ))
         .await?;
-    wait::until(
-        LIMIT,
-        "both pods on the nodes without the other pod",
-        || async {
+    world
+        .until("both pods on the nodes without the other pod", || async {
             let active: Vec<Pod> = world
                 .active()
                 .await?
@@ -219,9 +219,8 @@ async fn gated_a_gang_that_is_not_bound_in_time_is_placed_anew() -> Result<()> {
             on.sort_unstable();
             ensure!(on == [names[1].as_str(), names[2].as_str()], "{on:?}");
             anyhow::Ok(())
-        },
-    )
-    .await?;
+        })
+        .await?;
     let (_, metrics) = get(&format!("http://{}/metrics", world.admin)).await?;
     ensure!(
         metrics.contains(r#"operator_gang_placements_total{outcome="released"} 1"#),
@@ -276,15 +275,16 @@ async fn gated_gates_of_others_come_first() -> Result<()> {
     world
         .apply(&one_clique("s", "gated-foreign", 1, "").replace("nodeSelector:", held))
         .await?;
-    wait::until(LIMIT, "the reason", || async {
-        let why = why(&world, "s-0").await?;
-        ensure!(
-            why.contains("waits for the scheduling gate example.com/quota of pod s-0-w"),
-            "{why}"
-        );
-        anyhow::Ok(())
-    })
-    .await?;
+    world
+        .until("the reason", || async {
+            let why = why(&world, "s-0").await?;
+            ensure!(
+                why.contains("waits for the scheduling gate example.com/quota of pod s-0-w"),
+                "{why}"
+            );
+            anyhow::Ok(())
+        })
+        .await?;
     world.expect_pods_for_good(0, 1).await?;
     let pod = world.active().await?.pop().context("a pod")?;
     let lifted = json!({"spec": {"schedulingGates": [{"name": SCHEDULING_GATE}]}});

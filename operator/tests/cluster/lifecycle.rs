@@ -5,7 +5,7 @@ use coppice_operator_api::condition::{self, ConditionStatus, ConditionType};
 use coppice_operator_api::{
     PodClique, PodCliqueScalingGroup, PodCliqueSet, PodGang, PodGangPhase, labels, names,
 };
-use coppice_testbed::{Profile, wait};
+use coppice_testbed::Profile;
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::core::v1::{Pod, Service, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
@@ -16,7 +16,7 @@ use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 
-use crate::support::{LIMIT, World, label, nodes};
+use crate::support::{World, label, nodes};
 
 /// The worked example, two set replicas of it.
 const MN: &str = r#"
@@ -160,23 +160,24 @@ async fn pods_are_complete(world: &World) -> Result<()> {
 
 async fn statuses_are_complete(world: &World) -> Result<()> {
     let cliques = world.api::<PodClique>();
-    let status = wait::until(LIMIT, "the clique's status", || async {
-        let status = cliques
-            .get("mn-0-frontend")
-            .await?
-            .status
-            .unwrap_or_default();
-        ensure!(
-            (
-                status.replicas,
-                status.ready_replicas,
-                status.scheduled_replicas,
-                status.updated_replicas
-            ) == (2, 2, 2, 2)
-        );
-        anyhow::Ok(status)
-    })
-    .await?;
+    let status = world
+        .until("the clique's status", || async {
+            let status = cliques
+                .get("mn-0-frontend")
+                .await?
+                .status
+                .unwrap_or_default();
+            ensure!(
+                (
+                    status.replicas,
+                    status.ready_replicas,
+                    status.scheduled_replicas,
+                    status.updated_replicas
+                ) == (2, 2, 2, 2)
+            );
+            anyhow::Ok(status)
+        })
+        .await?;
     let selector = "app.kubernetes.io/managed-by=grove-operator,app.kubernetes.io/part-of=mn,grove.io/podclique=mn-0-frontend";
     assert_eq!(status.hpa_pod_selector.as_deref(), Some(selector));
     let conditions = status.conditions.unwrap();
@@ -198,37 +199,39 @@ async fn statuses_are_complete(world: &World) -> Result<()> {
     assert!(status.current_pod_template_hash.is_some() && status.update_progress.is_none());
 
     let groups = world.api::<PodCliqueScalingGroup>();
-    wait::until(LIMIT, "the group's status", || async {
-        let status = groups.get("mn-0-prefill").await?.status.unwrap_or_default();
-        let counts = (
-            status.replicas,
-            status.scheduled_replicas,
-            status.available_replicas,
-            status.updated_replicas,
-        );
-        ensure!(counts == (3, 3, 3, 3), "{counts:?}");
-        anyhow::Ok(())
-    })
-    .await?;
-    let gangs = world.api::<PodGang>();
-    for name in world.names::<PodGang>().await? {
-        wait::until(LIMIT, "the gang to run", || async {
-            let status = gangs.get(&name).await?.status.unwrap_or_default();
-            ensure!(status.phase == PodGangPhase::Running, "{:?}", status.phase);
-            let conditions = status.conditions.unwrap_or_default();
-            for kind in [
-                ConditionType::Initialized,
-                ConditionType::Scheduled,
-                ConditionType::Ready,
-            ] {
-                ensure!(
-                    condition::is(&conditions, kind, ConditionStatus::True),
-                    "{kind:?}"
-                );
-            }
+    world
+        .until("the group's status", || async {
+            let status = groups.get("mn-0-prefill").await?.status.unwrap_or_default();
+            let counts = (
+                status.replicas,
+                status.scheduled_replicas,
+                status.available_replicas,
+                status.updated_replicas,
+            );
+            ensure!(counts == (3, 3, 3, 3), "{counts:?}");
             anyhow::Ok(())
         })
         .await?;
+    let gangs = world.api::<PodGang>();
+    for name in world.names::<PodGang>().await? {
+        world
+            .until("the gang to run", || async {
+                let status = gangs.get(&name).await?.status.unwrap_or_default();
+                ensure!(status.phase == PodGangPhase::Running, "{:?}", status.phase);
+                let conditions = status.conditions.unwrap_or_default();
+                for kind in [
+                    ConditionType::Initialized,
+                    ConditionType::Scheduled,
+                    ConditionType::Ready,
+                ] {
+                    ensure!(
+                        condition::is(&conditions, kind, ConditionStatus::True),
+                        "{kind:?}"
+                    );
+                }
+                anyhow::Ok(())
+            })
+            .await?;
     }
     let set = world.expect_available("mn", 2).await?;
     let status = set.status.unwrap();
@@ -261,17 +264,18 @@ async fn scale(world: &World) -> Result<()> {
         .patch("mn", &PatchParams::default(), &Patch::Merge(&patch))
         .await?;
     world.expect_pods(20, 0).await?;
-    wait::until(LIMIT, "the third replica's objects to go", || async {
-        let services = world.names::<Service>().await?;
-        ensure!(services == ["mn-0", "mn-1"], "{services:?}");
-        let gangs = world.names::<PodGang>().await?;
-        ensure!(
-            gangs == ["mn-0", "mn-0-prefill-0", "mn-0-prefill-1", "mn-1"],
-            "{gangs:?}"
-        );
-        anyhow::Ok(())
-    })
-    .await?;
+    world
+        .until("the third replica's objects to go", || async {
+            let services = world.names::<Service>().await?;
+            ensure!(services == ["mn-0", "mn-1"], "{services:?}");
+            let gangs = world.names::<PodGang>().await?;
+            ensure!(
+                gangs == ["mn-0", "mn-0-prefill-0", "mn-0-prefill-1", "mn-1"],
+                "{gangs:?}"
+            );
+            anyhow::Ok(())
+        })
+        .await?;
     assert_eq!(
         world
             .api::<PodCliqueScalingGroup>()
@@ -289,11 +293,12 @@ async fn leave_no_trace(world: &World) -> Result<()> {
     let found = sets.get("mn").await?;
     assert_eq!(found.finalizers(), [names::SET_FINALIZER]);
     sets.delete("mn", &DeleteParams::default()).await?;
-    wait::until(LIMIT, "the set to go", || async {
-        ensure!(sets.get_opt("mn").await?.is_none(), "it is still there");
-        anyhow::Ok(())
-    })
-    .await?;
+    world
+        .until("the set to go", || async {
+            ensure!(sets.get_opt("mn").await?.is_none(), "it is still there");
+            anyhow::Ok(())
+        })
+        .await?;
     // The set goes last, so nothing has to be waited for any more.
     assert!(
         world.pods().await?.is_empty(),
@@ -345,10 +350,8 @@ spec:
     pods.delete(&victim.name_any(), &DeleteParams::default())
         .await?;
     world.start_operator().await?;
-    wait::until(
-        LIMIT,
-        "a replacement while the old pod terminates",
-        || async {
+    world
+        .until("a replacement while the old pod terminates", || async {
             let all = world.pods().await?;
             ensure!(
                 all.iter().any(|pod| pod.uid() == victim.uid()),
@@ -359,9 +362,8 @@ spec:
                 .find(|pod| label(pod, labels::POD_INDEX) == "1" && pod.uid() != victim.uid());
             ensure!(again.is_some(), "no replacement");
             anyhow::Ok(())
-        },
-    )
-    .await?;
+        })
+        .await?;
     world.expect_pods(3, 0).await?;
 
     // Evicted: the phase is Failed and stays so.
@@ -378,15 +380,16 @@ spec:
         &Patch::Merge(&patch),
     )
     .await?;
-    wait::until(LIMIT, "the evicted pod to be replaced", || async {
-        let active = world.active().await?;
-        let again = active
-            .iter()
-            .find(|pod| label(pod, labels::POD_INDEX) == "2" && pod.uid() != victim.uid());
-        ensure!(again.is_some(), "no replacement");
-        anyhow::Ok(())
-    })
-    .await?;
+    world
+        .until("the evicted pod to be replaced", || async {
+            let active = world.active().await?;
+            let again = active
+                .iter()
+                .find(|pod| label(pod, labels::POD_INDEX) == "2" && pod.uid() != victim.uid());
+            ensure!(again.is_some(), "no replacement");
+            anyhow::Ok(())
+        })
+        .await?;
     world.expect_pods(3, 0).await?;
     let mut indexes: Vec<String> = world
         .active()
@@ -421,16 +424,17 @@ spec:
     };
     world.apply(&yaml("w.x", 1)).await?;
     let sets = world.api::<PodCliqueSet>();
-    let condition = wait::until(LIMIT, "the condition", || async {
-        let set = sets.get("s").await?;
-        let conditions = set
-            .status
-            .and_then(|status| status.conditions)
-            .unwrap_or_default();
-        let degraded = condition::find(&conditions, ConditionType::Degraded).cloned();
-        degraded.ok_or_else(|| anyhow::anyhow!("{conditions:?}"))
-    })
-    .await?;
+    let condition = world
+        .until("the condition", || async {
+            let set = sets.get("s").await?;
+            let conditions = set
+                .status
+                .and_then(|status| status.conditions)
+                .unwrap_or_default();
+            let degraded = condition::find(&conditions, ConditionType::Degraded).cloned();
+            degraded.ok_or_else(|| anyhow::anyhow!("{conditions:?}"))
+        })
+        .await?;
     assert_eq!(condition.reason, "InvalidSpec");
     assert!(
         condition
@@ -446,11 +450,12 @@ spec:
 
     for _ in 0..2 {
         sets.delete("s", &DeleteParams::default()).await?;
-        wait::until(LIMIT, "the set to go", || async {
-            ensure!(sets.get_opt("s").await?.is_none(), "it is still there");
-            anyhow::Ok(())
-        })
-        .await?;
+        world
+            .until("the set to go", || async {
+                ensure!(sets.get_opt("s").await?.is_none(), "it is still there");
+                anyhow::Ok(())
+            })
+            .await?;
         world.apply(&yaml("w", 2)).await?;
         world.expect_available("s", 2).await?;
         world.expect_pods(4, 0).await?;

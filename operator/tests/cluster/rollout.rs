@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Result, ensure};
 use coppice_operator_api::{PodCliqueSet, labels};
-use coppice_testbed::{Profile, wait};
+use coppice_testbed::Profile;
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
-use crate::support::{LIMIT, Workload, World, is_ready, label, nodes};
+use crate::support::{Workload, World, is_ready, label, nodes};
 
 async fn set_image(world: &World, cliques: &[usize], version: u32) -> Result<()> {
     let patch: Vec<serde_json::Value> = cliques
@@ -35,39 +35,40 @@ async fn set_image(world: &World, cliques: &[usize], version: u32) -> Result<()>
 async fn update_ends(world: &World) -> Result<()> {
     let sets = world.api::<PodCliqueSet>();
     let violations: parking_lot::Mutex<Vec<String>> = parking_lot::Mutex::default();
-    let done = wait::until(LIMIT, "the update to end", || async {
-        let mut down: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        for pod in world.active().await?.iter().filter(|pod| !is_ready(pod)) {
-            let (component, unit) = match label(pod, labels::SCALING_GROUP) {
-                "" => (
-                    label(pod, labels::CLIQUE).to_owned(),
-                    label(pod, labels::POD_INDEX).to_owned(),
-                ),
-                group => (
-                    group.to_owned(),
-                    label(pod, labels::GROUP_REPLICA_INDEX).to_owned(),
-                ),
-            };
-            down.entry(component).or_default().insert(unit);
-        }
-        for (component, units) in down.iter().filter(|(_, units)| units.len() > 1) {
-            violations.lock().push(format!("{component}: {units:?}"));
-        }
-        let status = sets.get("workload").await?.status.unwrap_or_default();
-        let progress = status.update_progress.unwrap_or_default();
-        ensure!(
-            progress.update_ended_at.is_some() && status.updated_replicas == status.replicas,
-            "{progress:?}"
-        );
-        anyhow::Ok(())
-    })
-    .await;
+    let done = world
+        .until("the update to end", || async {
+            let mut down: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+            for pod in world.active().await?.iter().filter(|pod| !is_ready(pod)) {
+                let (component, unit) = match label(pod, labels::SCALING_GROUP) {
+                    "" => (
+                        label(pod, labels::CLIQUE).to_owned(),
+                        label(pod, labels::POD_INDEX).to_owned(),
+                    ),
+                    group => (
+                        group.to_owned(),
+                        label(pod, labels::GROUP_REPLICA_INDEX).to_owned(),
+                    ),
+                };
+                down.entry(component).or_default().insert(unit);
+            }
+            for (component, units) in down.iter().filter(|(_, units)| units.len() > 1) {
+                violations.lock().push(format!("{component}: {units:?}"));
+            }
+            let status = sets.get("workload").await?.status.unwrap_or_default();
+            let progress = status.update_progress.unwrap_or_default();
+            ensure!(
+                progress.update_ended_at.is_some() && status.updated_replicas == status.replicas,
+                "{progress:?}"
+            );
+            anyhow::Ok(())
+        })
+        .await;
     let violations = violations.into_inner();
     ensure!(
         violations.is_empty(),
         "several units were down at once: {violations:?}"
     );
-    Ok(done?)
+    done
 }
 
 fn images(pods: &[k8s_openapi::api::core::v1::Pod]) -> BTreeMap<String, BTreeSet<String>> {
@@ -121,17 +122,18 @@ async fn a_changed_template_rolls_one_unit_at_a_time() -> Result<()> {
     );
 
     set_image(&world, &[0, 1, 2], 3).await?;
-    wait::until(LIMIT, "the update to begin", || async {
-        let images = images(&world.active().await?);
-        ensure!(
-            images
-                .values()
-                .any(|images| images.contains("registry.example/app:3")),
-            "{images:?}"
-        );
-        anyhow::Ok(())
-    })
-    .await?;
+    world
+        .until("the update to begin", || async {
+            let images = images(&world.active().await?);
+            ensure!(
+                images
+                    .values()
+                    .any(|images| images.contains("registry.example/app:3")),
+                "{images:?}"
+            );
+            anyhow::Ok(())
+        })
+        .await?;
     set_image(&world, &[0, 1, 2], 4).await?;
     update_ends(&world).await?;
     world.expect_pods(20, 0).await?;
@@ -182,18 +184,19 @@ async fn on_delete_leaves_pods_alone() -> Result<()> {
         .api::<k8s_openapi::api::core::v1::Pod>()
         .delete(&victim.name_any(), &kube::api::DeleteParams::default())
         .await?;
-    wait::until(LIMIT, "one new pod of two", || async {
-        let clique = world
-            .api::<coppice_operator_api::PodClique>()
-            .get("workload-0-pc-a")
-            .await?;
-        let status = clique.status.unwrap_or_default();
-        ensure!(
-            (status.updated_replicas, status.ready_replicas) == (1, 2),
-            "{status:?}"
-        );
-        anyhow::Ok(())
-    })
-    .await?;
+    world
+        .until("one new pod of two", || async {
+            let clique = world
+                .api::<coppice_operator_api::PodClique>()
+                .get("workload-0-pc-a")
+                .await?;
+            let status = clique.status.unwrap_or_default();
+            ensure!(
+                (status.updated_replicas, status.ready_replicas) == (1, 2),
+                "{status:?}"
+            );
+            anyhow::Ok(())
+        })
+        .await?;
     Ok(())
 }

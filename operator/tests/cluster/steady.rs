@@ -107,17 +107,18 @@ async fn a_settled_set_causes_no_writes_and_a_restarted_operator_none_either() -
         .api::<PodGang>()
         .delete("workload-0", &DeleteParams::default())
         .await?;
-    coppice_testbed::wait::until(LIMIT, "service and gang to come back", || async {
-        ensure!(world.names::<Service>().await?.len() == 2, "service");
-        ensure!(
-            world
-                .names::<PodGang>()
-                .await?
-                .contains(&"workload-0".to_owned()),
-            "gang"
-        );
-        anyhow::Ok(())
-    })
-    .await?;
+    world
+        .until("service and gang to come back", || async {
+            ensure!(world.names::<Service>().await?.len() == 2, "service");
+            ensure!(
+                world
+                    .names::<PodGang>()
+                    .await?
+                    .contains(&"workload-0".to_owned()),
+                "gang"
+            );
+            anyhow::Ok(())
+        })
+        .await?;
     Ok(())
 }

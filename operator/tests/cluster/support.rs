@@ -156,7 +156,7 @@ impl World {
                 &self.namespace,
             ])
             .args(&self.arguments)
-            .env("COPPICE_LOG", "info,coppice_operator=debug")
+            .env("COPPICE_LOG_LEVEL", "info,coppice_operator=debug")
             .stdout(Stdio::from(log.try_clone()?))
             .stderr(Stdio::from(log))
             .spawn()
@@ -215,6 +215,36 @@ impl World {
         Ok(())
     }
 
+    /// Waits for a state of the world; if it does not come, the error also says what pods and operator were about.
+    pub(crate) async fn until<T, F, Fut>(&self, what: &str, look: F) -> Result<T>
+    where
+        F: FnMut() -> Fut,
+        Fut: Future<Output = Result<T>>,
+    {
+        match wait::until(LIMIT, what, look).await {
+            Ok(found) => Ok(found),
+            Err(error) => Err(anyhow::anyhow!("{error}\n{}", self.diagnosis().await)),
+        }
+    }
+
+    /// Every pod that is not ready, and the last lines of the operator's log.
+    async fn diagnosis(&self) -> String {
+        let mut lines = Vec::new();
+        match self.pods().await {
+            Ok(pods) => {
+                lines.push(format!("{} pods, of these not ready:", pods.len()));
+                lines.extend(pods.iter().filter(|pod| !is_ready(pod)).map(describe));
+            }
+            Err(error) => lines.push(format!("no pods: {error:#}")),
+        }
+        lines.push("the operator's last words:".to_owned());
+        let log = std::fs::read_to_string(log_path(&self.namespace)).unwrap_or_default();
+        let words: Vec<&str> = log.lines().collect();
+        let last = &words[words.len().saturating_sub(60)..];
+        lines.extend(last.iter().map(|line| (*line).to_owned()));
+        lines.join("\n  ")
+    }
+
     /// Names of all objects of a kind, sorted.
     pub(crate) async fn names<K>(&self) -> Result<Vec<String>>
     where
@@ -254,7 +284,7 @@ impl World {
     /// Waits until exactly `ready` pods are ready and `pending` are not bound, and nothing else is there.
     pub(crate) async fn expect_pods(&self, ready: usize, pending: usize) -> Result<()> {
         let what = format!("{ready} ready and {pending} pending pods");
-        wait::until(LIMIT, &what, || async {
+        self.until(&what, || async {
             let pods = self.active().await?;
             let (is_ready, is_pending) = (
                 pods.iter().filter(|pod| is_ready(pod)).count(),
@@ -267,8 +297,7 @@ impl World {
             );
             anyhow::Ok(())
         })
-        .await?;
-        Ok(())
+        .await
     }
 
     /// That state, and that it stays.
@@ -292,7 +321,7 @@ impl World {
     pub(crate) async fn expect_available(&self, set: &str, replicas: i32) -> Result<PodCliqueSet> {
         let sets = self.api::<PodCliqueSet>();
         let what = format!("{replicas} available replicas of {set}");
-        Ok(wait::until(LIMIT, &what, || async {
+        self.until(&what, || async {
             let found = sets.get(set).await?;
             let status = found.status.clone().unwrap_or_default();
             ensure!(
@@ -307,7 +336,7 @@ impl World {
             );
             anyhow::Ok(found)
         })
-        .await?)
+        .await
     }
 
     pub(crate) async fn scale<K>(&self, name: &str, replicas: i32) -> Result<()>
@@ -373,10 +402,15 @@ impl Drop for World {
     }
 }
 
+fn log_path(namespace: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .join("operator-logs")
+        .join(format!("{namespace}.log"))
+}
+
 fn log_file(namespace: &str) -> Result<std::fs::File> {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("operator-logs");
-    std::fs::create_dir_all(&folder)?;
-    let path = folder.join(format!("{namespace}.log"));
+    let path = log_path(namespace);
+    std::fs::create_dir_all(path.parent().context("a folder")?)?;
     Ok(std::fs::OpenOptions::new()
         .create(true)
         .append(true)
@@ -429,14 +463,17 @@ pub(crate) async fn open_nodes(client: &Client, pool: &str, open: usize) -> Resu
         .items;
     found.sort_by_key(ResourceExt::name_any);
     for (position, node) in found.iter().enumerate() {
-        let patch = json!({"spec": {"unschedulable": position >= open}});
-        api.patch(
-            &node.name_any(),
-            &PatchParams::default(),
-            &Patch::Merge(&patch),
-        )
-        .await?;
+        cordon(client, &node.name_any(), position >= open).await?;
     }
+    Ok(())
+}
+
+/// Makes a node unschedulable, or schedulable again.
+pub(crate) async fn cordon(client: &Client, node: &str, unschedulable: bool) -> Result<()> {
+    let patch = json!({"spec": {"unschedulable": unschedulable}});
+    Api::<Node>::all(client.clone())
+        .patch(node, &PatchParams::default(), &Patch::Merge(&patch))
+        .await?;
     Ok(())
 }
 
@@ -446,6 +483,37 @@ pub(crate) fn node(pod: &Pod) -> Option<&str> {
         .node_name
         .as_deref()
         .filter(|name| !name.is_empty())
+}
+
+/// A pod in a line: where it is, and what it waits for.
+fn describe(pod: &Pod) -> String {
+    let conditions = pod
+        .status
+        .iter()
+        .filter_map(|status| status.conditions.as_ref())
+        .flatten();
+    let conditions: Vec<String> = conditions
+        .map(|condition| {
+            let words = [&condition.reason, &condition.message]
+                .map(|text| text.as_deref().unwrap_or_default());
+            format!(
+                "{}={} {}",
+                condition.type_,
+                condition.status,
+                words.join(" ")
+            )
+        })
+        .collect();
+    let meta = &pod.metadata;
+    format!(
+        "{} on {} is {}, created {:?}, deleted {:?}, {}",
+        pod.name_any(),
+        node(pod).unwrap_or("no node"),
+        phase(pod),
+        meta.creation_timestamp.as_ref().map(|time| time.0),
+        meta.deletion_timestamp.as_ref().map(|time| time.0),
+        conditions.join("; "),
+    )
 }
 
 pub(crate) fn phase(pod: &Pod) -> &str {
@@ -485,6 +553,8 @@ pub(crate) struct Workload {
     pub(crate) b: (u32, u32),
     pub(crate) c: (u32, u32),
     pub(crate) startup: &'static str,
+    /// How long a minimum may be missing.
+    pub(crate) delay: &'static str,
 }
 
 impl Workload {
@@ -496,6 +566,7 @@ impl Workload {
         b: (1, 1),
         c: (3, 3),
         startup: "CliqueStartupTypeAnyOrder",
+        delay: "4h",
     };
     /// WL2: a floor of three pods.
     pub(crate) const TWO: Self = Self {
@@ -514,6 +585,7 @@ impl Workload {
             b,
             c,
             startup,
+            delay,
         } = self;
         let pod = format!(
             r#"podSpec: {{nodeSelector: {{pool: {pool}}}, tolerations: [{{key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 1}}], containers: [{{name: main, image: "registry.example/app:1", resources: {{limits: {{nvidia.com/gpu: 1}}}}}}]}}"#
@@ -525,7 +597,7 @@ impl Workload {
         };
         format!(
             "apiVersion: grove.io/v1alpha1\nkind: PodCliqueSet\nmetadata: {{name: workload}}\nspec:\n  replicas: {replicas}\n  \
-             template:\n    cliqueStartupType: {startup}\n    cliques:\n{}{}{}    podCliqueScalingGroups:\n    - {{name: sg-x, \
+             template:\n    cliqueStartupType: {startup}\n    terminationDelay: {delay}\n    cliques:\n{}{}{}    podCliqueScalingGroups:\n    - {{name: sg-x, \
              cliqueNames: [pc-b, pc-c], replicas: {}, minAvailable: {}}}\n",
             clique("pc-a", *a),
             clique("pc-b", *b),
