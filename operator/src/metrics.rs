@@ -33,6 +33,11 @@ struct ReasonLabel {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LevelLabel {
+    level: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OutcomeLabel {
     outcome: &'static str,
 }
@@ -49,6 +54,7 @@ pub(crate) struct Metrics {
     gang_placements: Family<OutcomeLabel, Counter>,
     gangs_planned: Histogram,
     gangs_unplaced: Gauge,
+    gangs_terminated: Family<LevelLabel, Counter>,
     ready: Gauge,
     running: Gauge,
     waiting: Gauge,
@@ -71,6 +77,7 @@ impl Metrics {
             gang_placements: Family::default(),
             gangs_planned: Histogram::new(SECONDS),
             gangs_unplaced: Gauge::default(),
+            gangs_terminated: Family::default(),
             ready: Gauge::default(),
             running: Gauge::default(),
             waiting: Gauge::default(),
@@ -121,6 +128,12 @@ impl Metrics {
             "Gangs that waited for room when planned last",
             &metrics.gangs_unplaced,
         );
+        let text = "Gangs taken down because they had lost their minimum for too long: whole set replicas, or replicas of a scaling group";
+        add.metric(
+            "operator_gang_terminations",
+            text,
+            &metrics.gangs_terminated,
+        );
         add.metric(
             "operator_queue_ready",
             "Units of work that could be looked at now",
@@ -155,6 +168,13 @@ impl Metrics {
                     .get_or_create(&OutcomeLabel { outcome }),
             );
         }
+        for level in ["set", "group"] {
+            drop(
+                metrics
+                    .gangs_terminated
+                    .get_or_create(&LevelLabel { level }),
+            );
+        }
         for controller in ["set", "replica"] {
             drop(
                 metrics
@@ -172,6 +192,12 @@ impl Metrics {
                 kind,
                 outcome,
             })
+            .inc();
+    }
+
+    pub(crate) fn gang_terminated(&self, level: &'static str) {
+        self.gangs_terminated
+            .get_or_create(&LevelLabel { level })
             .inc();
     }
 

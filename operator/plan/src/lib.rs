@@ -23,4 +23,5 @@ pub mod set;
 pub mod start;
 pub mod status;
 pub mod template;
+pub mod termination;
 pub mod violations;

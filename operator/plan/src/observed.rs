@@ -14,6 +14,8 @@ pub struct Replica {
     pub groups: BTreeMap<GroupName, Group>,
     /// PodClique objects with their pods.
     pub cliques: BTreeMap<CliqueId, Clique>,
+    /// `spec.replicas` of PodCliques that were taken down to come back: somebody else's number, which must not be lost.
+    pub taken_down: BTreeMap<CliqueId, u32>,
 }
 
 /// A scaling-group object.

@@ -109,13 +109,16 @@ pub fn scale(replica: &Replica) -> Scale {
         .cliques
         .iter()
         .filter(|(_, clique)| !clique.terminating);
+    let cliques = cliques.map(|(id, clique)| (id.clone(), clique.replicas));
+    let taken_down = replica
+        .taken_down
+        .iter()
+        .map(|(id, replicas)| (id.clone(), *replicas));
     Scale {
         groups: groups
             .map(|(name, group)| (name.clone(), group.replicas))
             .collect(),
-        cliques: cliques
-            .map(|(id, clique)| (id.clone(), clique.replicas))
-            .collect(),
+        cliques: taken_down.chain(cliques).collect(),
     }
 }
 
@@ -205,7 +208,10 @@ fn plan_clique(
     plan.cliques.push(CliquePlan {
         id: id.clone(),
         gang: gang::gang_of(template, id),
-        replicas: observed.map_or(target.replicas, |clique| clique.replicas),
+        replicas: observed
+            .map(|clique| clique.replicas)
+            .or_else(|| replica.taken_down.get(id).copied())
+            .unwrap_or(target.replicas),
         effective,
         parents,
         keep_template: rollout.keep.contains(id),

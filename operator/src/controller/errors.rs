@@ -38,6 +38,10 @@ impl Errors {
         }
     }
 
+    pub(crate) fn count(&self) -> usize {
+        self.found.len()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.found.is_empty()
     }

@@ -16,6 +16,7 @@ use std::time::Duration;
 use coppice_operator_api::{PodCliqueSet, labels};
 use coppice_operator_plan::ids::PodUid;
 use coppice_operator_plan::status::summary::Summary;
+use coppice_operator_plan::termination::{Episodes, Scope};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use parking_lot::Mutex;
@@ -149,6 +150,11 @@ pub(crate) struct ReplicaEntry {
     pub(crate) attempts: BTreeMap<(Arc<str>, u32), u32>,
     /// Cliques whose pods end by themselves, by name.
     pub(crate) endings: BTreeMap<Arc<str>, Endings>,
+    /// PodCliques that were taken down and have not come back, by name: uid, and `spec.replicas`.
+    pub(crate) taken_down: BTreeMap<Arc<str>, (Arc<str>, u32)>,
+    /// What was taken down before because it lost its minimum. A restart forgets it; then nothing waits longer than the
+    /// set asks for.
+    pub(crate) episodes: BTreeMap<Scope, Episodes>,
 }
 
 /// Pods of a clique that ended by themselves.
@@ -347,6 +353,9 @@ impl Index {
         let moved = earlier
             .as_ref()
             .is_some_and(|place| place.set != set || place.replica != replica);
+        if let Record::Clique(clique) = &record {
+            inner.note_clique(&set, replica, &name, clique);
+        }
         if let Record::Pod(pod) = &mut record {
             pod.pod.terminating |= inner.doomed.contains(&pod.pod.uid);
             inner.note_pod(&set, replica, before.as_ref(), pod);
@@ -444,6 +453,33 @@ impl Index {
             {
                 pod.pod.terminating = true;
             }
+        }
+    }
+
+    /// The server has accepted the deletion of these PodCliques (uid and `spec.replicas` by name), which are to come back
+    /// as they were scaled.
+    pub(crate) fn take_down(
+        &self,
+        set: &SetKey,
+        replica: u32,
+        scope: Scope,
+        episodes: Episodes,
+        cliques: &BTreeMap<Arc<str>, (Arc<str>, u32)>,
+    ) {
+        let mut inner = self.inner.lock();
+        let entry = inner.sets.get_mut(set);
+        let Some(entry) = entry.and_then(|entry| entry.replicas.get_mut(&replica)) else {
+            return;
+        };
+        entry.episodes.insert(scope, episodes);
+        for (name, was) in cliques {
+            // The watch may have told already that it is gone.
+            if let Some(record) = entry.shelf.cliques.get_mut(name)
+                && record.version.uid == was.0
+            {
+                record.version.terminating = true;
+            }
+            entry.taken_down.insert(Arc::clone(name), was.clone());
         }
     }
 
@@ -730,6 +766,23 @@ impl Inner {
         }
         endings.count += 1;
         endings.last = now;
+    }
+
+    /// A PodClique that was taken down is back when there is another one of its name.
+    fn note_clique(
+        &mut self,
+        set: &SetKey,
+        replica: Option<u32>,
+        name: &str,
+        clique: &CliqueRecord,
+    ) {
+        let entry = self.sets.get_mut(set).zip(replica);
+        if let Some(entry) = entry.and_then(|(entry, replica)| entry.replicas.get_mut(&replica))
+            && let Some((uid, _)) = entry.taken_down.get(name)
+            && *uid != clique.version.uid
+        {
+            entry.taken_down.remove(name);
+        }
     }
 
     fn forget_pod(&mut self, set: &SetKey, replica: Option<u32>, pod: &PodRecord) {

@@ -12,3 +12,4 @@ mod order;
 mod rollout;
 mod steady;
 mod support;
+mod termination;

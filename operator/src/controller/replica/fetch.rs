@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use coppice_operator_plan::gang;
 use coppice_operator_plan::ids::{CliqueId, PodUid};
 use coppice_operator_plan::observed::{Clique, Group, Replica};
+use coppice_operator_plan::replica;
 
 use crate::build::scope::Scope;
 use crate::index::key::SetKey;
@@ -62,6 +64,7 @@ pub(crate) fn fetch(index: &Index, key: &SetKey, replica: u32) -> Option<Fetched
     read_groups(&mut fetched);
     let ids = read_cliques(&mut fetched);
     read_pods(&mut fetched, &ids);
+    read_taken_down(&mut fetched);
     Some(fetched)
 }
 
@@ -128,6 +131,16 @@ fn read_cliques(fetched: &mut Fetched) -> BTreeMap<Arc<str>, CliqueId> {
         ids.insert(Arc::clone(name), id);
     }
     ids
+}
+
+fn read_taken_down(fetched: &mut Fetched) {
+    let template = &fetched.set.template;
+    let scale = replica::scale(&fetched.observed);
+    for id in gang::cliques(template, &scale) {
+        if let Some((_, replicas)) = fetched.entry.taken_down.get(&*fetched.scope().clique(&id)) {
+            fetched.observed.taken_down.insert(id, *replicas);
+        }
+    }
 }
 
 fn read_pods(fetched: &mut Fetched, ids: &BTreeMap<Arc<str>, CliqueId>) {

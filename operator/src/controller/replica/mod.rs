@@ -7,6 +7,7 @@ mod apply;
 mod fetch;
 mod gangs;
 mod status;
+mod termination;
 
 use coppice_operator_plan::replica::{Permit, Plan, plan};
 use coppice_operator_plan::violations::violations;
@@ -43,7 +44,13 @@ pub(crate) async fn pass(cx: &Context, key: &SetKey, replica: u32) -> Outcome {
     };
     let planned = decide(&fetched);
     gangs::sync(cx, &fetched, &planned, &mut errors).await;
-    let wake = status::report(cx, &fetched, &planned, &mut errors, &unit).await;
+    let judged = status::judge(&fetched, &planned);
+    let ending = termination::decide(&fetched, &judged);
+    let failures = errors.count();
+    let wake = status::report(cx, &fetched, &planned, &judged, &ending, &mut errors, &unit).await;
+    if errors.count() == failures {
+        termination::apply(cx, &fetched, &ending, &mut errors).await;
+    }
     cx.backend.look_at(key, replica);
     if let Some(first) = errors.first()
         && errors.outcome() == Some(Outcome::Failed)

@@ -21,6 +21,7 @@ use coppice_operator_plan::status::gang::{Phase, status as gang_status};
 use coppice_operator_plan::status::group::{self, GroupStatus};
 use coppice_operator_plan::status::summary::summarise;
 use coppice_operator_plan::status::{Progress, Truth, Verdict};
+use coppice_operator_plan::termination::Termination;
 use futures::future::join_all;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -46,43 +47,70 @@ struct Differing {
     gangs: Vec<(Arc<str>, PodGangStatus)>,
 }
 
-/// Judges everything, tells the set, writes what differs, once for a burst of changes. Returns when to look again.
+/// What everything in the replica is like now.
+#[derive(Debug)]
+pub(super) struct Judged {
+    pub(super) cliques: BTreeMap<CliqueId, CliqueStatus>,
+    pub(super) groups: BTreeMap<GroupName, GroupStatus>,
+    pub(super) now: Timestamp,
+}
+
+pub(super) fn judge(fetched: &Fetched, planned: &Plan) -> Judged {
+    let now = Timestamp::now();
+    let cliques = judge_cliques(fetched, planned, now);
+    let groups = judge_groups(fetched, planned, &cliques, now);
+    Judged {
+        cliques,
+        groups,
+        now,
+    }
+}
+
+/// Tells the set what was judged, and writes what differs, once for a burst of changes. Returns when to look again.
 pub(super) async fn report(
     cx: &Context,
     fetched: &Fetched,
     planned: &Plan,
+    judged: &Judged,
+    ending: &Termination,
     errors: &mut Errors,
     unit: &Unit,
 ) -> Option<Duration> {
-    let now = Timestamp::now();
-    let cliques = judge_cliques(fetched, planned, now);
-    let groups = judge_groups(fetched, planned, &cliques, now);
+    let Judged {
+        cliques,
+        groups,
+        now,
+    } = judged;
+    let now = *now;
     let mut differing = Differing::default();
     let mut phases: BTreeMap<Phase, u32> = BTreeMap::new();
-    compare_cliques(fetched, &cliques, errors, now, &mut differing);
-    compare_groups(fetched, &groups, errors, now, &mut differing);
+    compare_cliques(fetched, cliques, ending, errors, now, &mut differing);
+    compare_groups(fetched, groups, ending, errors, now, &mut differing);
     compare_gangs(cx, fetched, planned, now, &mut differing, &mut phases);
     let summary = summarise(
         &fetched.set.template,
-        &cliques,
-        &groups,
+        cliques,
+        groups,
         phases,
         planned.report.is_old,
     );
     cx.index.report(&fetched.set.key, fetched.replica, summary);
 
-    let wake = planned.report.wake.map(|at| until(at, now));
+    let wake = [planned.report.wake, ending.wake()];
+    let wake = wake.into_iter().flatten().min().map(|at| until(at, now));
     if differing.cliques.is_empty() && differing.groups.is_empty() && differing.gangs.is_empty() {
         cx.pacing.level(unit);
         return wake;
     }
     match cx.pacing.behind(unit, &cx.queue) {
-        Pace::Write => {
+        // What was decided must not be forgotten: the groups say that everything is taken down before it is.
+        Pace::Wait(pause) if !ending.is_whole() => Some(wake.map_or(pause, |wake| wake.min(pause))),
+        Pace::Write | Pace::Wait(_) => {
+            cx.pacing.level(unit);
             warn_of_losses(cx, fetched, &differing);
             write(cx, fetched, differing, errors).await;
             wake
         }
-        Pace::Wait(pause) => Some(wake.map_or(pause, |wake| wake.min(pause))),
     }
 }
 
@@ -198,6 +226,7 @@ fn group_before(status: &PodCliqueScalingGroupStatus) -> group::Before {
 fn compare_cliques(
     fetched: &Fetched,
     cliques: &BTreeMap<CliqueId, CliqueStatus>,
+    ending: &Termination,
     errors: &Errors,
     now: Timestamp,
     differing: &mut Differing,
@@ -207,7 +236,8 @@ fn compare_cliques(
         let Some((name, record)) = fetched.entry.shelf.cliques.get_key_value(&*name) else {
             continue;
         };
-        let wanted = clique_status(fetched, id, name, record, status, errors, now);
+        let mut wanted = clique_status(fetched, id, name, record, status, errors, now);
+        announce(&mut wanted.conditions, ending.cliques.get(id));
         if *record.status != wanted {
             differing.cliques.push((Arc::clone(name), wanted));
         }
@@ -307,6 +337,7 @@ fn clique_status(
 fn compare_groups(
     fetched: &Fetched,
     groups: &BTreeMap<GroupName, GroupStatus>,
+    ending: &Termination,
     errors: &Errors,
     now: Timestamp,
     differing: &mut Differing,
@@ -316,7 +347,14 @@ fn compare_groups(
         let Some((name, record)) = fetched.entry.shelf.groups.get_key_value(&*name) else {
             continue;
         };
-        let wanted = group_status(fetched, name, record, status, errors, now);
+        let mut wanted = group_status(fetched, name, record, status, errors, now);
+        announce(&mut wanted.conditions, ending.groups.get(group));
+        let conditions = wanted.conditions.get_or_insert_default();
+        if ending.is_whole() {
+            note_ending(conditions, now);
+        } else if status.is_healthy {
+            condition::remove(conditions, ConditionType::GangTerminationInProgress);
+        }
         if *record.status != wanted {
             differing.groups.push((Arc::clone(name), wanted));
         }
@@ -513,6 +551,30 @@ fn reference<K: Resource<DynamicType = ()>>(
         uid: Some(uid.to_owned()),
         ..ObjectReference::default()
     }
+}
+
+/// A breach says what will come of it, and when.
+fn announce(conditions: &mut Option<Vec<Condition>>, due: Option<&Timestamp>) {
+    let breach = ConditionType::MinAvailableBreached.as_str();
+    let mut conditions = conditions.iter_mut().flatten();
+    if let Some(due) = due
+        && let Some(condition) = conditions.find(|condition| condition.type_ == breach)
+    {
+        let message = &mut condition.message;
+        *message = format!(
+            "{message}; unless that changes, its gang is taken down and made anew at {due:.0}"
+        );
+    }
+}
+
+fn note_ending(conditions: &mut Vec<Condition>, now: Timestamp) {
+    let observed = Observed {
+        kind: ConditionType::GangTerminationInProgress,
+        status: ConditionStatus::True,
+        reason: Reason::GangTerminationActive,
+        message: "the set replica is taken down as a whole and made anew".to_owned(),
+    };
+    condition::set(conditions, observed, None, Time(now));
 }
 
 fn note_healthy(conditions: &mut Vec<Condition>, now: Timestamp) {
