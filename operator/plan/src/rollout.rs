@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::gang::Scale;
 use crate::hash::TemplateHash;
-use crate::ids::{CliqueId, PodUid};
+use crate::ids::{CliqueId, GroupIndex, PodUid};
 use crate::observed::{Clique, Pod, Replica, count};
 use crate::template::{CliqueTemplate, GroupTemplate, SetTemplate, Strategy};
 
@@ -106,7 +106,7 @@ fn old_pods_to_delete(template: &CliqueTemplate, clique: &Clique, want: u32) -> 
 enum Standing {
     /// All objects and pods have the set's template.
     New,
-    /// Objects have it, some pods do not: it was admitted and not all its pods are gone yet.
+    /// Objects have it, some pods do not: it was admitted and not all its pods are gone yet, or the strategy was `OnDelete`.
     Begun,
     /// An object has an old template.
     Old,
@@ -160,19 +160,17 @@ fn update_group(
         }
     }
 
-    let all_but_old_are_up = standing.iter().all(|(index, standing)| {
-        *standing == Standing::Old || *standing == Standing::New && available.contains(index)
-    });
+    // What serves goes one at a time, while everything is up. One that was begun and cut short comes before others: it
+    // looks like one whose objects were changed under `OnDelete`, and both still serve.
     let floor = group.min_available.get().min(replicas.saturating_sub(1));
-    let mut may_take_one =
-        all_but_old_are_up && count(available.iter()) == replicas && replicas > floor;
-    for (&index, &standing) in &standing {
-        let admitted = match standing {
-            Standing::New => continue,
-            Standing::Begun => true,
-            Standing::Old if !available.contains(&index) => true,
-            Standing::Old => std::mem::take(&mut may_take_one),
-        };
+    let mut may_take_one = count(available.iter()) == replicas && replicas > floor;
+    let mut outdated: Vec<(GroupIndex, Standing)> = standing
+        .into_iter()
+        .filter(|(_, standing)| *standing != Standing::New)
+        .collect();
+    outdated.sort_by_key(|(index, standing)| (*standing == Standing::Old, *index));
+    for (index, standing) in outdated {
+        let admitted = !available.contains(&index) || std::mem::take(&mut may_take_one);
         delete_or_keep(template, group, index, replica, standing, admitted, rollout);
     }
 }
@@ -321,6 +319,31 @@ mod tests {
             victims(&plan(&set, &replica, &Scale::default(), true)),
             ["y", "z"]
         );
+    }
+
+    #[test]
+    fn replicas_left_old_under_on_delete_go_one_at_a_time_when_the_strategy_changes() {
+        let set = set(
+            vec![clique("a", 1, 1)],
+            vec![group("g", &["a"], 2, 2)],
+            Startup::AnyOrder,
+        );
+        let new = set.cliques()[0].hash.clone();
+        let mut replica = Replica::default();
+        for index in 0..2 {
+            let left = vec![with(&old(), pod(&format!("x{index}"), 0))];
+            replica
+                .cliques
+                .insert(member(index, "a"), object(&new, left));
+        }
+        let first = plan(&set, &replica, &Scale::default(), true);
+        assert_eq!(victims(&first), ["x0"]);
+        // It has not come up again: the other stays.
+        replica.cliques.insert(
+            member(0, "a"),
+            object(&new, vec![with(&new, pending("y0", 0))]),
+        );
+        assert!(victims(&plan(&set, &replica, &Scale::default(), true)).is_empty());
     }
 
     #[test]

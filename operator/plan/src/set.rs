@@ -69,7 +69,8 @@ pub fn plan(
         .map(|(index, summary)| (*index, summary.under(template)))
         .collect();
     let updating = updating(template, &known, before, now);
-    let all_new = updating.is_none() && known.values().all(|summary| !summary.is_old);
+    let has_old = known.values().any(|summary| summary.is_old);
+    let all_new = updating.is_none() && !has_old;
     let add = |total: Share, part: Share| Share {
         done: total.done + part.done,
         total: total.total + part.total,
@@ -96,7 +97,7 @@ pub fn plan(
                 .values()
                 .map(|summary| summary.groups)
                 .fold(Share::default(), add),
-            progress: progress(template, before, all_new, now),
+            progress: progress(template, before, all_new, has_old, now),
         },
     }
 }
@@ -132,23 +133,30 @@ fn progress(
     template: &SetTemplate,
     before: &Before,
     all_new: bool,
+    has_old: bool,
     now: Timestamp,
 ) -> Option<Progress> {
     let target = template.hash();
+    // Under `OnDelete` nobody waits for pods to change.
+    let on_delete = template.strategy() == Strategy::OnDelete;
+    let is_over = all_new || on_delete;
     match (&before.current, &before.progress) {
         (None, _) => None,
-        (Some(current), Some(running)) if current == target && running.set_hash == *target => {
+        // One that ended under `OnDelete` with old pods left begins anew when the strategy changes.
+        (Some(current), Some(running))
+            if current == target && (running.runs() || !has_old || on_delete) =>
+        {
             let mut running = running.clone();
-            if running.runs() && all_new {
+            if running.runs() && is_over {
                 running.ended = Some(now);
             }
             Some(running)
         }
-        (Some(current), earlier) if current == target => earlier.clone(),
+        (Some(current), None) if current == target => None,
         // Nothing more may happen after this look: what is over already ends in it.
         (Some(_), _) => Some(Progress {
             started: now,
-            ended: (all_new || template.strategy() == Strategy::OnDelete).then_some(now),
+            ended: is_over.then_some(now),
             set_hash: target.clone(),
             template_hash: target.clone(),
         }),

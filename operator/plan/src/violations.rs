@@ -129,20 +129,18 @@ fn check_updates(
         if !may_update || template.strategy() == Strategy::OnDelete {
             found.push(Violation::UntimelyUpdate(removal.clique.clone()));
         }
-        let Some((observed, pod)) = replica.cliques.get(&removal.clique).and_then(|clique| {
-            let pod = clique.pods.iter().find(|pod| pod.uid == removal.pod)?;
-            Some((clique, pod))
-        }) else {
+        let pods = replica
+            .cliques
+            .get(&removal.clique)
+            .map(|clique| &clique.pods);
+        let Some(pod) = pods.and_then(|pods| pods.iter().find(|pod| pod.uid == removal.pod)) else {
             continue;
         };
         let (component, unit) = match removal.clique.group() {
             None => (format!("{:?}", removal.clique), format!("{:?}", pod.uid)),
             Some((group, index)) => (group.to_string(), index.to_string()),
         };
-        // What was begun earlier has been charged then, and a replica that is not available serves nothing.
-        let target = template.clique(removal.clique.template());
-        let was_begun = removal.clique.group().is_some()
-            && target.is_some_and(|target| observed.hash == target.hash);
+        // A replica that is not available serves nothing.
         let serves = match removal.clique.group() {
             None => pod.ready,
             Some((group, index)) => replica
@@ -156,7 +154,7 @@ fn check_updates(
                     clique.ready() >= minimum.min(clique.replicas.max(minimum))
                 }),
         };
-        if serves && !was_begun {
+        if serves {
             serving.entry(component).or_default().insert(unit);
         }
         if pod.ready && serving.values().any(|units| units.len() > 1) {

@@ -43,6 +43,8 @@ enum Event {
     Edit(usize, u8),
     /// The turn to update comes or goes.
     Turn(bool),
+    /// The update strategy changes.
+    Strategy(bool),
     /// The scheduler places what it can, with room for this many pods.
     Bind(u32),
     /// A node dies: every pod whose number leaves this rest when divided by three is gone.
@@ -65,6 +67,7 @@ fn event() -> impl Strategy<Value = Event> {
         2 => (0..3usize, 0..5u32).prop_map(|(group, n)| Event::ScaleGroup(group, n)),
         1 => (0..4usize, 0..3u8).prop_map(|(clique, version)| Event::Edit(clique, version)),
         1 => any::<bool>().prop_map(Event::Turn),
+        1 => any::<bool>().prop_map(Event::Strategy),
         4 => prop_oneof![0..6u32, Just(u32::MAX)].prop_map(Event::Bind),
         1 => (0..3usize).prop_map(Event::LoseNode),
         1 => (0..8usize).prop_map(Event::CutShort),
@@ -107,17 +110,17 @@ fn template() -> impl Strategy<Value = (Vec<CliqueTemplate>, Vec<GroupTemplate>,
                     autoscaled: false,
                 }]
             };
-            (
-                cliques,
-                groups,
-                if on_delete {
-                    Update::OnDelete
-                } else {
-                    Update::RollingRecreate
-                },
-            )
+            (cliques, groups, strategy(on_delete))
         },
     )
+}
+
+fn strategy(on_delete: bool) -> Update {
+    if on_delete {
+        Update::OnDelete
+    } else {
+        Update::RollingRecreate
+    }
 }
 
 struct World {
@@ -204,6 +207,7 @@ impl World {
                 }
             }
             Event::Turn(may_update) => self.may_update = *may_update,
+            Event::Strategy(on_delete) => self.strategy = strategy(*on_delete),
             Event::Bind(room) => self.bind(*room),
             Event::LoseNode(rest) => {
                 let mut number = 0;
@@ -593,6 +597,7 @@ proptest! {
         let template = world.template();
         let planned = plan(&template, &world.replica, Permit { may_update: true }, world.now());
         prop_assert!(!planned.changes_pods(), "{planned:?}");
+        let strategy = world.strategy;
         prop_assert_eq!(planned.report.is_old && strategy == Update::RollingRecreate, false);
         let rounds = world.rounds(&planned);
         prop_assert!(rounds.restart.is_empty() && rounds.lanes.is_empty());

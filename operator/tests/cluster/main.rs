@@ -10,6 +10,7 @@ mod gated;
 mod lifecycle;
 mod order;
 mod rollout;
+mod scenarios;
 mod steady;
 mod support;
 mod termination;

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::support::{Workload, World, is_ready, label, nodes};
 
-async fn set_image(world: &World, cliques: &[usize], version: u32) -> Result<()> {
+pub(crate) async fn set_image(world: &World, cliques: &[usize], version: u32) -> Result<()> {
     let patch: Vec<serde_json::Value> = cliques
         .iter()
         .map(|position| {
@@ -32,7 +32,7 @@ async fn set_image(world: &World, cliques: &[usize], version: u32) -> Result<()>
 }
 
 /// Waits until the update of the set has ended, and checks at every look that no component has more than one unit down.
-async fn update_ends(world: &World) -> Result<()> {
+pub(crate) async fn update_ends(world: &World) -> Result<()> {
     let sets = world.api::<PodCliqueSet>();
     let violations: parking_lot::Mutex<Vec<String>> = parking_lot::Mutex::default();
     let done = world
@@ -71,7 +71,9 @@ async fn update_ends(world: &World) -> Result<()> {
     done
 }
 
-fn images(pods: &[k8s_openapi::api::core::v1::Pod]) -> BTreeMap<String, BTreeSet<String>> {
+pub(crate) fn images(
+    pods: &[k8s_openapi::api::core::v1::Pod],
+) -> BTreeMap<String, BTreeSet<String>> {
     let mut images: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for pod in pods {
         let clique = label(pod, labels::CLIQUE)

@@ -140,10 +140,16 @@ fn progress(
     now: Timestamp,
 ) -> Option<Progress> {
     let target = &wanted.template.hash;
+    // Under `OnDelete` nobody waits for pods to change.
+    let on_delete = wanted.strategy == Strategy::OnDelete;
+    let is_over = all_up || on_delete;
     match &before.progress {
-        Some(running) if running.template_hash == *target => {
+        // One that ended under `OnDelete` with old pods left begins anew when the strategy changes.
+        Some(running)
+            if running.template_hash == *target && (running.runs() || all_new || on_delete) =>
+        {
             let mut running = running.clone();
-            if running.runs() && all_up {
+            if running.runs() && is_over {
                 running.ended = Some(now);
             }
             // The same template, reached through another change of the set.
@@ -162,7 +168,6 @@ fn progress(
                 return earlier.clone();
             }
             // Nothing more may happen after this look: what is over already ends in it.
-            let is_over = all_up || wanted.strategy == Strategy::OnDelete;
             Some(Progress {
                 started: now,
                 ended: is_over.then_some(now),
@@ -423,6 +428,22 @@ mod tests {
         assert!(!status.progress.unwrap().runs());
         assert_eq!((status.updated, status.current), (1, Some(old)));
         assert_eq!(status.breach.is, Truth::False);
+    }
+
+    #[test]
+    fn an_update_ends_with_the_strategy_and_begins_anew_with_it() {
+        let mut world = World::new();
+        let (old, new) = (TemplateHash::of("old"), TemplateHash::of("new"));
+        world.template.hash = old.clone();
+        let pods = vec![of(&old, pod("x", 0)), of(&old, pod("y", 1))];
+        world.judge(&object(&old, pods.clone()), 0);
+        world.template.hash = new.clone();
+        let runs = |status: CliqueStatus| status.progress.unwrap().runs();
+        assert!(runs(world.judge(&object(&new, pods.clone()), 1)));
+        world.strategy = Strategy::OnDelete;
+        assert!(!runs(world.judge(&object(&new, pods.clone()), 2)));
+        world.strategy = Strategy::RollingRecreate;
+        assert!(runs(world.judge(&object(&new, pods), 3)));
     }
 
     #[test]

@@ -170,10 +170,16 @@ fn progress(
     now: Timestamp,
 ) -> Option<Progress> {
     let target = template.hash();
+    // Under `OnDelete` nobody waits for pods to change.
+    let on_delete = template.strategy() == Strategy::OnDelete;
+    let is_over = all_new || on_delete;
     match &before.progress {
-        Some(running) if running.set_hash == *target => {
+        // One that ended under `OnDelete` with old pods left begins anew when the strategy changes.
+        Some(running)
+            if running.set_hash == *target && (running.runs() || !has_old || on_delete) =>
+        {
             let mut running = running.clone();
-            if running.runs() && all_new {
+            if running.runs() && is_over {
                 running.ended = Some(now);
             }
             Some(running)
@@ -187,7 +193,6 @@ fn progress(
                 return earlier.clone();
             }
             // Nothing more may happen after this look: what is over already ends in it.
-            let is_over = all_new || template.strategy() == Strategy::OnDelete;
             Some(Progress {
                 started: now,
                 ended: is_over.then_some(now),
