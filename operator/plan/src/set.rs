@@ -6,8 +6,8 @@ use jiff::Timestamp;
 
 use crate::hash::TemplateHash;
 use crate::ids::ReplicaIndex;
-use crate::status::Progress;
 use crate::status::summary::{Share, Summary};
+use crate::status::{Look, Progress, progress};
 use crate::template::{SetTemplate, Strategy};
 
 /// What the set's status said before.
@@ -69,8 +69,21 @@ pub fn plan(
         .map(|(index, summary)| (*index, summary.under(template)))
         .collect();
     let updating = updating(template, &known, before, now);
-    let has_old = known.values().any(|summary| summary.is_old);
-    let all_new = updating.is_none() && !has_old;
+    // Those that have not looked at the template yet are neither old nor new.
+    let all_looked = known.values().all(|summary| summary.is_of(template));
+    let has_old = known
+        .values()
+        .any(|summary| summary.is_old && summary.is_of(template));
+    let moved = |current: &TemplateHash| current != template.hash();
+    let look = Look {
+        set_hash: template.hash(),
+        target: template.hash(),
+        begins: before.current.as_ref().is_some_and(moved) || before.progress.is_some() && has_old,
+        has_old,
+        is_done: updating.is_none() && !has_old && all_looked,
+        strategy: template.strategy(),
+        now,
+    };
     let add = |total: Share, part: Share| Share {
         done: total.done + part.done,
         total: total.total + part.total,
@@ -97,7 +110,7 @@ pub fn plan(
                 .values()
                 .map(|summary| summary.groups)
                 .fold(Share::default(), add),
-            progress: progress(template, before, all_new, has_old, now),
+            progress: progress(before.progress.as_ref(), look),
         },
     }
 }
@@ -127,40 +140,6 @@ fn updating(
     let next =
         old.min_by_key(|(index, summary)| (summary.has_scheduled, !summary.is_breached, **index));
     next.map(|(index, _)| (*index, now))
-}
-
-fn progress(
-    template: &SetTemplate,
-    before: &Before,
-    all_new: bool,
-    has_old: bool,
-    now: Timestamp,
-) -> Option<Progress> {
-    let target = template.hash();
-    // Under `OnDelete` nobody waits for pods to change.
-    let on_delete = template.strategy() == Strategy::OnDelete;
-    let is_over = all_new || on_delete;
-    match (&before.current, &before.progress) {
-        (None, _) => None,
-        // One that ended under `OnDelete` with old pods left begins anew when the strategy changes.
-        (Some(current), Some(running))
-            if current == target && (running.runs() || !has_old || on_delete) =>
-        {
-            let mut running = running.clone();
-            if running.runs() && is_over {
-                running.ended = Some(now);
-            }
-            Some(running)
-        }
-        (Some(current), None) if current == target => None,
-        // Nothing more may happen after this look: what is over already ends in it.
-        (Some(_), _) => Some(Progress {
-            started: now,
-            ended: is_over.then_some(now),
-            set_hash: target.clone(),
-            template_hash: target.clone(),
-        }),
-    }
 }
 
 #[cfg(test)]
@@ -270,6 +249,26 @@ mod tests {
                 .unwrap()
                 .runs()
         );
+    }
+
+    #[test]
+    fn an_operator_that_starts_takes_an_update_that_is_over_for_what_it_is() {
+        let template = wl2(Startup::AnyOrder);
+        let over = Progress {
+            started: now(),
+            ended: Some(now()),
+            set_hash: template.hash().clone(),
+            template_hash: template.hash().clone(),
+        };
+        let before = Before {
+            progress: Some(over.clone()),
+            current: Some(template.hash().clone()),
+            updating: None,
+        };
+        // Replicas have said nothing yet.
+        let summaries = [(0, Summary::default()), (1, summary(false))].into();
+        let plan = plan(&template, 2, &summaries, &before, now());
+        assert_eq!((plan.status.progress, plan.updating), (Some(over), None));
     }
 
     #[test]

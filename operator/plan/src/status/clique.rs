@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::{Progress, Truth, Verdict};
+use super::{Look, Progress, Truth, Verdict, progress};
 use crate::hash::TemplateHash;
 use crate::observed::{Clique, count};
 use crate::template::{CliqueTemplate, Strategy};
@@ -103,14 +103,28 @@ pub fn status(
     let (scheduled, ready) = (clique.scheduled(), clique.ready());
     let updated = count(clique.active().filter(|pod| pod.hash == clique.hash));
     let is_new = clique.hash == wanted.template.hash;
+    let all_new = updated == replicas;
     let progress = if is_new {
-        let all_up = updated == replicas && ready == replicas && replicas == wanted.effective;
-        progress(wanted, before, updated == replicas, all_up, now)
+        let target = &wanted.template.hash;
+        let look = Look {
+            set_hash: wanted.set_hash,
+            target,
+            // A first template is no update, and neither is one that all pods have already.
+            begins: before
+                .current
+                .as_ref()
+                .is_some_and(|current| current != target || !all_new),
+            has_old: !all_new,
+            is_done: all_new && ready == replicas && replicas == wanted.effective,
+            strategy: wanted.strategy,
+            now,
+        };
+        progress(before.progress.as_ref(), look)
     } else {
         before.progress.clone()
     };
     let runs = progress.as_ref().is_some_and(Progress::runs);
-    let (current, current_set) = if is_new && !runs && updated == replicas {
+    let (current, current_set) = if is_new && !runs && all_new {
         (Some(clique.hash.clone()), Some(wanted.set_hash.clone()))
     } else {
         (before.current.clone(), before.current_set.clone())
@@ -129,52 +143,6 @@ pub fn status(
         progress,
         current,
         current_set,
-    }
-}
-
-fn progress(
-    wanted: Wanted<'_>,
-    before: &Before,
-    all_new: bool,
-    all_up: bool,
-    now: Timestamp,
-) -> Option<Progress> {
-    let target = &wanted.template.hash;
-    // Under `OnDelete` nobody waits for pods to change.
-    let on_delete = wanted.strategy == Strategy::OnDelete;
-    let is_over = all_up || on_delete;
-    match &before.progress {
-        // One that ended under `OnDelete` with old pods left begins anew when the strategy changes.
-        Some(running)
-            if running.template_hash == *target && (running.runs() || all_new || on_delete) =>
-        {
-            let mut running = running.clone();
-            if running.runs() && is_over {
-                running.ended = Some(now);
-            }
-            // The same template, reached through another change of the set.
-            running.set_hash = wanted.set_hash.clone();
-            Some(running)
-        }
-        earlier => {
-            // A first template is no update, and neither is one that all pods have already; but where an update to another
-            // template runs, going back is one, or that would never end.
-            let is_update = before
-                .current
-                .as_ref()
-                .is_some_and(|current| current != target || !all_new)
-                || earlier.as_ref().is_some_and(Progress::runs);
-            if !is_update {
-                return earlier.clone();
-            }
-            // Nothing more may happen after this look: what is over already ends in it.
-            Some(Progress {
-                started: now,
-                ended: is_over.then_some(now),
-                set_hash: wanted.set_hash.clone(),
-                template_hash: target.clone(),
-            })
-        }
     }
 }
 

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use super::clique::{CliqueStatus, Wanted};
-use super::{Progress, Truth, Verdict};
+use super::{Look, Progress, Truth, Verdict, progress};
 use crate::hash::TemplateHash;
 use crate::ids::{CliqueId, GroupIndex};
 use crate::observed::count;
-use crate::template::{GroupTemplate, SetTemplate, Strategy};
+use crate::template::{GroupTemplate, SetTemplate};
 
 /// Why a group is, or is not, in breach of its minimum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -87,7 +87,17 @@ pub fn status(
     }
     let members = effective * count(group.cliques.iter());
     let all_new = tally.members_updated == members;
-    let progress = progress(template, before, all_new, tally.has_old, now);
+    let look = Look {
+        set_hash: template.hash(),
+        target: template.hash(),
+        // A first template is no update, and another clique's change is none of this group.
+        begins: before.current_set.is_some() && tally.has_old,
+        has_old: tally.has_old,
+        is_done: all_new,
+        strategy: template.strategy(),
+        now,
+    };
+    let progress = progress(before.progress.as_ref(), look);
     let runs = progress.as_ref().is_some_and(Progress::runs);
     let current_set = if all_new && !runs {
         Some(template.hash().clone())
@@ -159,47 +169,6 @@ impl Tally {
         self.available += u32::from(available);
         self.updated += u32::from(available && updated);
         self.healthy += u32::from(healthy);
-    }
-}
-
-fn progress(
-    template: &SetTemplate,
-    before: &Before,
-    all_new: bool,
-    has_old: bool,
-    now: Timestamp,
-) -> Option<Progress> {
-    let target = template.hash();
-    // Under `OnDelete` nobody waits for pods to change.
-    let on_delete = template.strategy() == Strategy::OnDelete;
-    let is_over = all_new || on_delete;
-    match &before.progress {
-        // One that ended under `OnDelete` with old pods left begins anew when the strategy changes.
-        Some(running)
-            if running.set_hash == *target && (running.runs() || !has_old || on_delete) =>
-        {
-            let mut running = running.clone();
-            if running.runs() && is_over {
-                running.ended = Some(now);
-            }
-            Some(running)
-        }
-        earlier => {
-            // A first template is no update, and another clique's change is none of this group; but where an update to
-            // another template runs, going back is one, or that would never end.
-            let is_update = before.current_set.is_some() && has_old
-                || earlier.as_ref().is_some_and(Progress::runs);
-            if !is_update {
-                return earlier.clone();
-            }
-            // Nothing more may happen after this look: what is over already ends in it.
-            Some(Progress {
-                started: now,
-                ended: is_over.then_some(now),
-                set_hash: target.clone(),
-                template_hash: target.clone(),
-            })
-        }
     }
 }
 

@@ -8,6 +8,7 @@ pub mod summary;
 use jiff::Timestamp;
 
 use crate::hash::TemplateHash;
+use crate::template::Strategy;
 
 /// Yes, no, or not to be said now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,5 +56,53 @@ impl Progress {
     #[must_use]
     pub fn runs(&self) -> bool {
         self.ended.is_none()
+    }
+}
+
+/// What one look tells about an update; of a clique, a group, or a set.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Look<'a> {
+    /// The set's digest.
+    pub(crate) set_hash: &'a TemplateHash,
+    /// What pods are to have in the end: the clique's digest, or the set's.
+    pub(crate) target: &'a TemplateHash,
+    /// Something left the target, or has yet to reach it, that is not a first start.
+    pub(crate) begins: bool,
+    /// Something has an old template.
+    pub(crate) has_old: bool,
+    /// Everything that is wanted has the target, and is up.
+    pub(crate) is_done: bool,
+    /// How changes reach pods. Under `OnDelete` nobody waits for pods to change.
+    pub(crate) strategy: Strategy,
+    /// The present.
+    pub(crate) now: Timestamp,
+}
+
+/// The update after a look. A fixed point: nothing more may happen afterwards, so a second look at the same must say the
+/// same, and what is over already when it is first seen ends in that look.
+pub(crate) fn progress(before: Option<&Progress>, look: Look<'_>) -> Option<Progress> {
+    let on_delete = look.strategy == Strategy::OnDelete;
+    let ended = (look.is_done || on_delete).then_some(look.now);
+    match before {
+        // One that ended under `OnDelete` with old pods left begins anew when the strategy changes.
+        Some(known)
+            if known.template_hash == *look.target
+                && (known.runs() || !look.has_old || on_delete) =>
+        {
+            Some(Progress {
+                ended: known.ended.or(ended),
+                // The same template, maybe reached through another change of the set.
+                set_hash: look.set_hash.clone(),
+                ..known.clone()
+            })
+        }
+        // Where an update to another template runs, going back is one too, or that would never end.
+        earlier if !look.begins && !earlier.is_some_and(Progress::runs) => earlier.cloned(),
+        Some(_) | None => Some(Progress {
+            started: look.now,
+            ended,
+            set_hash: look.set_hash.clone(),
+            template_hash: look.target.clone(),
+        }),
     }
 }
