@@ -7,12 +7,14 @@ use std::sync::Arc;
 use coppice_operator_api::pod_clique_set::{
     CliqueStartupType, PodCliqueTemplateSpec, UpdateStrategyType,
 };
+use coppice_operator_api::topology::TopologyConstraint;
 use coppice_operator_api::{AutoScalingConfig, PodCliqueSet};
 use coppice_operator_plan::hash::TemplateHash;
 use coppice_operator_plan::ids::{CliqueName, GroupName, NameError};
 use coppice_operator_plan::template::{
     CliqueTemplate, GroupTemplate, SetTemplate, Startup, Strategy, TemplateError,
 };
+use coppice_operator_plan::topology::{self, Level, Topology, Wish, Wishes};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Resource;
 use serde_json::json;
@@ -33,6 +35,10 @@ pub(crate) struct Validated {
     pub(crate) template: SetTemplate,
     /// Copies wanted.
     pub(crate) replicas: u32,
+    /// Where pods have to be, as far as the binding of the set tells.
+    pub(crate) topology: Topology,
+    /// The same as the set says it.
+    wishes: Wishes,
     /// Position of each clique in the object.
     cliques: BTreeMap<CliqueName, usize>,
     /// Position of each group in the object.
@@ -98,10 +104,13 @@ impl Validated {
             None | Some(UpdateStrategyType::RollingRecreate) => Strategy::RollingRecreate,
             Some(UpdateStrategyType::OnDelete) => Strategy::OnDelete,
         };
+        let wishes = read_wishes(&object)?;
         Ok(Self {
             key: SetKey::new(&namespace, &name),
             template: SetTemplate::new(cliques, groups, startup, strategy)?,
             replicas: count(spec.replicas),
+            topology: topology::resolve(&wishes, None),
+            wishes,
             cliques: clique_positions,
             groups: group_positions,
             object,
@@ -114,6 +123,17 @@ impl Validated {
             object,
             ..self.clone()
         }
+    }
+
+    /// The ClusterTopologyBinding that the set's constraints name.
+    pub(crate) fn binding(&self) -> Option<&Arc<str>> {
+        self.wishes.binding.as_ref()
+    }
+
+    /// The same set under these levels of its binding; `None`: it has no such binding.
+    pub(crate) fn resolved(mut self, levels: Option<&[Level]>) -> Self {
+        self.topology = topology::resolve(&self.wishes, levels);
+        self
     }
 
     /// The clique as the set's author wrote it.
@@ -174,6 +194,44 @@ impl Validated {
                 .any(|clique| !clique.starts_after.is_empty()),
         }
     }
+}
+
+/// What the set asks for. The binding is the first one that is named: on the set, on groups, on cliques.
+fn read_wishes(set: &PodCliqueSet) -> Result<Wishes, NameError> {
+    let template = &set.spec.template;
+    let groups = template.scaling_groups();
+    let wish = |constraint: &TopologyConstraint| Wish {
+        required: constraint.required_domain().map(Arc::from),
+        preferred: constraint.preferred_domain().map(Arc::from),
+    };
+    let all = template.topology_constraint.iter();
+    let all = all.chain(
+        groups
+            .iter()
+            .filter_map(|group| group.topology_constraint.as_ref()),
+    );
+    let of_cliques = template.cliques.iter();
+    let mut all = all.chain(of_cliques.filter_map(|clique| clique.topology_constraint.as_ref()));
+    let mut wishes = Wishes {
+        binding: all.find_map(|constraint| constraint.topology_name.as_deref().map(Arc::from)),
+        set: template.topology_constraint.as_ref().map(wish),
+        ..Wishes::default()
+    };
+    for group in groups {
+        if let Some(constraint) = &group.topology_constraint {
+            wishes
+                .groups
+                .insert(GroupName::new(&group.name)?, wish(constraint));
+        }
+    }
+    for clique in &template.cliques {
+        if let Some(constraint) = &clique.topology_constraint {
+            wishes
+                .cliques
+                .insert(CliqueName::new(&clique.name)?, wish(constraint));
+        }
+    }
+    Ok(wishes)
 }
 
 fn read_clique(

@@ -24,4 +24,5 @@ pub mod start;
 pub mod status;
 pub mod template;
 pub mod termination;
+pub mod topology;
 pub mod violations;

@@ -368,14 +368,12 @@ mod tests {
         let mut idle = spec(1);
         idle["replicas"] = json!(0);
         idle["template"]["cliques"][0]["spec"]["startsAfter"] = json!(["x"]);
-        idle["template"]["topologyConstraint"] = json!({"pack": {"required": "rack"}});
         let answer = created(&idle);
         assert!(answer.allowed);
         assert_eq!(
             answer.warnings.unwrap(),
             [
                 "spec.template.cliques[0].spec.startsAfter has no effect unless cliqueStartupType is CliqueStartupTypeExplicit",
-                "topologyConstraint is not applied by this version of the operator",
                 "spec.replicas is 0, so nothing is created until the set is scaled",
             ]
         );

@@ -66,6 +66,19 @@ pub(crate) struct Placement {
     pub(crate) remove: Vec<(Kind, Arc<str>, Arc<str>)>,
 }
 
+/// What a pod is about to be placed with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PodPlace<'a> {
+    /// Names inside its set replica.
+    pub(crate) scope: Scope<'a>,
+    /// Its clique.
+    pub(crate) clique: &'a CliqueId,
+    /// Its gang.
+    pub(crate) gang: &'a GangId,
+    /// Its placement.
+    pub(crate) lane: Option<Lane>,
+}
+
 /// An object that tells the scheduler about a gang.
 #[derive(Clone, Debug)]
 pub(crate) enum PlacementObject {
@@ -111,8 +124,8 @@ pub(crate) trait GangBackend: Debug + Send + Sync {
     /// What one set replica needs now. Pure.
     fn place(&self, view: ReplicaView<'_>) -> Placement;
 
-    /// Writes a pod's placement into it. `clique` is the name of its PodClique.
-    fn prepare_pod(&self, pod: &mut Pod, clique: &str, lane: Option<Lane>);
+    /// Writes a pod's placement into it.
+    fn prepare_pod(&self, pod: &mut Pod, of: PodPlace<'_>);
 
     /// Why the scheduler does not place a gang, in words for people.
     fn refusal(&self, view: ReplicaView<'_>, gang: &Gang) -> Option<String>;

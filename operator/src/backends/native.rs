@@ -12,20 +12,24 @@ use coppice_operator_plan::gang::Gang;
 use coppice_operator_plan::ids::{CliqueId, GangId};
 use coppice_operator_plan::observed::Lane;
 use coppice_operator_plan::rounds::{self, Existing, Groups};
+use coppice_operator_plan::topology::{Packing, Part};
 use futures::future::BoxFuture;
-use k8s_openapi::api::core::v1::{Pod, PodSchedulingGroup};
+use k8s_openapi::api::core::v1::{
+    Pod, PodAffinityTerm, PodSchedulingGroup, WeightedPodAffinityTerm,
+};
 use k8s_openapi::api::scheduling::v1alpha3::{
     BasicSchedulingPolicy, CompositeGangSchedulingPolicy, CompositePodGroup,
-    CompositePodGroupSchedulingPolicy, CompositePodGroupSpec, CompositePodGroupTemplate,
-    GangSchedulingPolicy, PodGroup, PodGroupSchedulingPolicy, PodGroupSpec, PodGroupTemplate,
-    TypedLocalObjectReference, Workload, WorkloadReference, WorkloadSpec,
+    CompositePodGroupSchedulingConstraints, CompositePodGroupSchedulingPolicy,
+    CompositePodGroupSpec, CompositePodGroupTemplate, GangSchedulingPolicy, PodGroup,
+    PodGroupSchedulingConstraints, PodGroupSchedulingPolicy, PodGroupSpec, PodGroupTemplate,
+    TopologyConstraint, TypedLocalObjectReference, Workload, WorkloadReference, WorkloadSpec,
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use kube::Resource;
 
-use super::{Companion, GangBackend, Placement, PlacementObject, ReplicaView};
-use crate::build::LANE_ANNOTATION;
+use super::{Companion, GangBackend, Placement, PlacementObject, PodPlace, ReplicaView};
 use crate::build::scope::{Scope, set_labels};
+use crate::build::{FLOOR_GROUPS_ANNOTATION, LANE_ANNOTATION};
 use crate::index::key::{Kind, SetKey};
 use crate::index::record::write_lane;
 use crate::validated::Validated;
@@ -69,7 +73,7 @@ impl GangBackend for Native {
             ..Placement::default()
         };
         for group in &rounds.groups {
-            add_objects(view.scope, group, &known.groups, &mut placement);
+            add_objects(view.scope, group, &known, &mut placement);
         }
         for key in rounds.remove {
             if let Some((name, uid)) = known.group_names.get(&key) {
@@ -79,7 +83,8 @@ impl GangBackend for Native {
             }
         }
         for key in rounds.remove_composites {
-            if let Some((name, uid)) = known.composite_names.get(&key) {
+            let nested = known.nested.get(&key).into_iter().flatten();
+            for (name, uid) in known.composite_names.get(&key).into_iter().chain(nested) {
                 placement
                     .remove
                     .push((Kind::CompositePodGroup, Arc::clone(name), Arc::clone(uid)));
@@ -89,13 +94,14 @@ impl GangBackend for Native {
         placement
     }
 
-    fn prepare_pod(&self, pod: &mut Pod, clique: &str, lane: Option<Lane>) {
-        let Some(lane) = lane else { return };
+    fn prepare_pod(&self, pod: &mut Pod, of: PodPlace<'_>) {
+        stay_near(pod, of);
+        let Some(lane) = of.lane else { return };
         let annotations = pod.metadata.annotations.get_or_insert_default();
         annotations.insert(LANE_ANNOTATION.to_owned(), write_lane(lane));
         if let Some(spec) = &mut pod.spec {
             spec.scheduling_group = Some(PodSchedulingGroup {
-                pod_group_name: Some(group_name(clique, lane)),
+                pod_group_name: Some(group_name(&of.scope.clique(of.clique), lane)),
             });
         }
     }
@@ -128,12 +134,17 @@ impl GangBackend for Native {
     }
 }
 
+/// Name and uid of an object.
+type Identity = (Arc<str>, Arc<str>);
+
 /// The groups that exist, in the planner's terms.
 #[derive(Default)]
 struct Known {
     groups: Groups,
-    group_names: BTreeMap<(CliqueId, Lane), (Arc<str>, Arc<str>)>,
-    composite_names: BTreeMap<(GangId, u32), (Arc<str>, Arc<str>)>,
+    group_names: BTreeMap<(CliqueId, Lane), Identity>,
+    composite_names: BTreeMap<(GangId, u32), Identity>,
+    /// Composite groups of parts, by gang and round of their parent.
+    nested: BTreeMap<(GangId, u32), Vec<Identity>>,
     /// Groups of cliques and gangs that do not exist any more.
     strays: Vec<(Kind, Arc<str>, Arc<str>)>,
 }
@@ -177,6 +188,10 @@ impl Known {
                     if !record.version.terminating =>
                 {
                     let key = ((*gang).clone(), lane.round);
+                    if record.parented {
+                        known.nested.entry(key).or_default().push(identity);
+                        continue;
+                    }
                     known.groups.composites.insert(key.clone(), record.min);
                     known.composite_names.insert(key, identity);
                 }
@@ -190,24 +205,52 @@ impl Known {
     }
 }
 
-fn add_objects(scope: Scope<'_>, group: &rounds::Group, known: &Groups, placement: &mut Placement) {
+fn add_objects(scope: Scope<'_>, group: &rounds::Group, known: &Known, placement: &mut Placement) {
     let gang = scope.gang(&group.gang);
     let floor = Lane {
         round: group.round,
         floor: true,
     };
-    let parent = group.composite.then(|| composite_name(&gang, group.round));
-    if let Some(parent) = &parent
-        && !known
-            .composites
-            .contains_key(&(group.gang.clone(), group.round))
-    {
-        let composite = composite(scope, &gang, parent, group);
-        placement
-            .objects
-            .push(PlacementObject::Composite(Box::new(composite)));
+    let root = group.composite.then(|| composite_name(&gang, group.round));
+    let parts = if group.composite {
+        parts(scope, group)
+    } else {
+        Vec::new()
+    };
+    if let Some(root) = &root {
+        let in_parts: usize = parts.iter().map(|part| part.cliques.len()).sum();
+        let key = (group.gang.clone(), group.round);
+        if !known.groups.composites.contains_key(&key) {
+            let children = group.floor.len() - in_parts + parts.len();
+            let required = scope.set.topology.of_gang(&group.gang);
+            let mut object = composite(scope, &gang, root, floor, children, required);
+            if !parts.is_empty() {
+                let annotations = object.metadata.annotations.get_or_insert_default();
+                let below = group.floor.len().to_string();
+                annotations.insert(FLOOR_GROUPS_ANNOTATION.to_owned(), below);
+            }
+            placement
+                .objects
+                .push(PlacementObject::Composite(Box::new(object)));
+        }
+        let nested = known.nested.get(&key).into_iter().flatten();
+        let nested: Vec<&Arc<str>> = nested.map(|(name, _)| name).collect();
+        for part in &parts {
+            let name = part_name(root, part);
+            if nested.iter().any(|known| ***known == *name) {
+                continue;
+            }
+            let children = part.cliques.len();
+            let mut object = composite(scope, &gang, &name, floor, children, Some(part.packing));
+            object.spec.parent_composite_pod_group_name = Some(root.clone());
+            object.spec.priority_class_name = None;
+            placement
+                .objects
+                .push(PlacementObject::Composite(Box::new(object)));
+        }
     }
-    let missing = |clique: &CliqueId, lane| !known.existing.contains_key(&(clique.clone(), lane));
+    let missing =
+        |clique: &CliqueId, lane| !known.groups.existing.contains_key(&(clique.clone(), lane));
     for (clique, minimum) in group
         .floor
         .iter()
@@ -220,7 +263,13 @@ fn add_objects(scope: Scope<'_>, group: &rounds::Group, known: &Groups, placemen
             basic: None,
         };
         let name = scope.clique(clique);
-        let object = pod_group(scope, &gang, &name, floor, policy, parent.as_deref());
+        let part = parts.iter().find(|part| part.cliques.contains(&clique));
+        let parent = root
+            .as_deref()
+            .map(|root| part.map_or_else(|| root.to_owned(), |part| part_name(root, part)));
+        let mut object = pod_group(scope, &gang, &name, floor, policy, parent.as_deref());
+        object.spec.scheduling_constraints =
+            own_constraint(scope, &group.gang, clique, parent.is_some());
         placement
             .objects
             .push(PlacementObject::Group(Box::new(object), name));
@@ -282,12 +331,107 @@ fn reference(scope: Scope<'_>, template: &str) -> WorkloadReference {
     }
 }
 
-fn composite(scope: Scope<'_>, gang: &str, name: &str, group: &rounds::Group) -> CompositePodGroup {
-    let lane = Lane {
-        round: group.round,
-        floor: true,
+/// Parts that the scheduler has to be told of: preferences are for pods.
+fn parts<'a>(scope: Scope<'a>, group: &'a rounds::Group) -> Vec<Part<'a>> {
+    let cliques = group.floor.iter().map(|(clique, _)| clique);
+    let mut parts = scope.set.topology.parts(&group.gang, cliques);
+    parts.retain(|part| part.packing.required.is_some());
+    parts
+}
+
+/// Name of the composite group of a part. Dots keep it apart from every other name.
+fn part_name(root: &str, part: &Part<'_>) -> String {
+    format!("{root}.{}-{}", part.group, part.replica)
+}
+
+/// The constraint of a PodGroup: its clique's, or, where no composite group says it, that of what is around it.
+fn own_constraint(
+    scope: Scope<'_>,
+    gang: &GangId,
+    clique: &CliqueId,
+    has_parent: bool,
+) -> Option<PodGroupSchedulingConstraints> {
+    let topology = &scope.set.topology;
+    let required = |packing: Option<&Packing>| packing.and_then(|packing| packing.required.clone());
+    let around =
+        || required(topology.of_part(gang, clique)).or_else(|| required(topology.of_gang(gang)));
+    let key = required(topology.of_clique(clique)).or_else(|| (!has_parent).then(around)?)?;
+    Some(PodGroupSchedulingConstraints {
+        topology: Some(vec![TopologyConstraint {
+            key: key.to_string(),
+        }]),
+    })
+}
+
+/// Ties a pod to pods that run, by affinity, where its group cannot: a pod that is placed after its gang's first placement
+/// has to go where the gang is, and a preference is nothing that groups know.
+fn stay_near(pod: &mut Pod, of: PodPlace<'_>) {
+    let topology = &of.scope.set.topology;
+    let is_first = of.lane.is_some_and(|lane| lane.round == 0 && lane.floor);
+    let label = |key: &str, value: String| (key.to_owned(), value);
+    let clique = || BTreeMap::from([label(labels::CLIQUE, of.scope.clique(of.clique))]);
+    let gang = || BTreeMap::from([label(labels::GANG, of.scope.gang(of.gang))]);
+    let part = || {
+        let (group, replica) = of.clique.group()?;
+        Some(BTreeMap::from([
+            label(labels::SCALING_GROUP, of.scope.group(group)),
+            label(labels::GROUP_REPLICA_INDEX, replica.to_string()),
+        ]))
     };
-    let children = i32::try_from(group.floor.len()).unwrap_or(i32::MAX);
+    let packings = [
+        (topology.of_clique(of.clique), Some(clique())),
+        (topology.of_part(of.gang, of.clique), part()),
+        (topology.of_gang(of.gang), Some(gang())),
+    ];
+    let (mut required, mut preferred) = (Vec::new(), Vec::new());
+    for (packing, near) in packings {
+        let (Some(packing), Some(near)) = (packing, near) else {
+            continue;
+        };
+        let term = |key: &str| PodAffinityTerm {
+            label_selector: Some(LabelSelector {
+                match_labels: Some(near.clone()),
+                ..LabelSelector::default()
+            }),
+            topology_key: key.to_owned(),
+            ..PodAffinityTerm::default()
+        };
+        if let Some(key) = packing.required.as_deref().filter(|_| !is_first) {
+            required.push(term(key));
+        }
+        if let Some(key) = &packing.preferred {
+            preferred.push(WeightedPodAffinityTerm {
+                pod_affinity_term: term(key),
+                weight: 100,
+            });
+        }
+    }
+    if required.is_empty() && preferred.is_empty() {
+        return;
+    }
+    let spec = pod.spec.get_or_insert_default();
+    let affinity = spec.affinity.get_or_insert_default();
+    let near = affinity.pod_affinity.get_or_insert_default();
+    if !required.is_empty() {
+        let stated = &mut near.required_during_scheduling_ignored_during_execution;
+        stated.get_or_insert_default().append(&mut required);
+    }
+    if !preferred.is_empty() {
+        let stated = &mut near.preferred_during_scheduling_ignored_during_execution;
+        stated.get_or_insert_default().append(&mut preferred);
+    }
+}
+
+fn composite(
+    scope: Scope<'_>,
+    gang: &str,
+    name: &str,
+    lane: Lane,
+    children: usize,
+    packing: Option<&Packing>,
+) -> CompositePodGroup {
+    let children = i32::try_from(children).unwrap_or(i32::MAX);
+    let required = packing.and_then(|packing| packing.required.as_deref());
     CompositePodGroup {
         metadata: ObjectMeta {
             owner_references: Some(vec![scope.set.owner()]),
@@ -295,6 +439,11 @@ fn composite(scope: Scope<'_>, gang: &str, name: &str, group: &rounds::Group) ->
         },
         spec: CompositePodGroupSpec {
             priority_class_name: scope.set.object.spec.template.priority_class_name.clone(),
+            scheduling_constraints: required.map(|key| CompositePodGroupSchedulingConstraints {
+                topology: Some(vec![TopologyConstraint {
+                    key: key.to_owned(),
+                }]),
+            }),
             scheduling_policy: CompositePodGroupSchedulingPolicy {
                 gang: Some(CompositeGangSchedulingPolicy {
                     min_group_count: children,

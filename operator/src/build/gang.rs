@@ -3,11 +3,15 @@
 use std::collections::BTreeMap;
 
 use coppice_operator_api::condition::{self, ConditionStatus, ConditionType, Observed, Reason};
-use coppice_operator_api::gang::{NamespacedName, PodGroup};
-use coppice_operator_api::labels::{self, Component};
+use coppice_operator_api::gang::{
+    NamespacedName, PodGroup, SchedPackConstraint, SchedTopologyConstraint,
+    TopologyConstraintGroupConfig,
+};
+use coppice_operator_api::labels::{self, Component, annotations};
 use coppice_operator_api::{PodGang, PodGangPhase, PodGangSpec, PodGangStatus};
 use coppice_operator_plan::gang::Gang;
 use coppice_operator_plan::status::gang::{GangStatus, Phase};
+use coppice_operator_plan::topology::Packing;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
 
@@ -21,6 +25,7 @@ pub(crate) fn gang(
     scheduler: &str,
 ) -> PodGang {
     let namespace = scope.set.key.namespace();
+    let topology = &scope.set.topology;
     let reference = |name: &String| NamespacedName {
         namespace: namespace.to_owned(),
         name: name.clone(),
@@ -38,7 +43,7 @@ pub(crate) fn gang(
             name,
             pod_references: references,
             min_replicas: i32::try_from(member.min).unwrap_or(i32::MAX),
-            topology_constraint: None,
+            topology_constraint: topology.of_clique(&member.clique).map(constraint),
         }
     };
     let name = scope.gang(&gang.id);
@@ -46,7 +51,19 @@ pub(crate) fn gang(
     let mut labels = foreign(set.labels.as_ref());
     labels.extend(scope.labels(&name, Component::Gang));
     labels.insert(labels::SCHEDULER_NAME.to_owned(), scheduler.to_owned());
-    let annotations = foreign(set.annotations.as_ref());
+    let mut annotations = foreign(set.annotations.as_ref());
+    if let Some(binding) = &topology.binding {
+        annotations.insert(annotations::TOPOLOGY_NAME.to_owned(), binding.to_string());
+    }
+    let cliques = gang.members.iter().map(|member| &member.clique);
+    let parts = topology.parts(&gang.id, cliques).into_iter();
+    let parts: Vec<TopologyConstraintGroupConfig> = parts
+        .map(|part| TopologyConstraintGroupConfig {
+            name: format!("{}-{}", scope.group(part.group), part.replica),
+            pod_group_names: part.cliques.iter().map(|id| scope.clique(id)).collect(),
+            topology_constraint: Some(constraint(part.packing)),
+        })
+        .collect();
     PodGang {
         metadata: ObjectMeta {
             annotations: (!annotations.is_empty()).then_some(annotations),
@@ -58,12 +75,44 @@ pub(crate) fn gang(
         },
         spec: PodGangSpec {
             pod_groups: gang.members.iter().map(group).collect(),
-            topology_constraint: None,
-            topology_constraint_group_configs: None,
+            topology_constraint: topology.of_gang(&gang.id).map(constraint),
+            topology_constraint_group_configs: (!parts.is_empty()).then_some(parts),
             priority_class_name: scope.set.object.spec.template.priority_class_name.clone(),
             reuse_reservation_ref: None,
         },
         status: None,
+    }
+}
+
+fn constraint(packing: &Packing) -> SchedTopologyConstraint {
+    SchedTopologyConstraint {
+        pack_constraint: Some(SchedPackConstraint {
+            required: packing.required.as_deref().map(str::to_owned),
+            preferred: packing.preferred.as_deref().map(str::to_owned),
+        }),
+    }
+}
+
+/// A gang that exists keeps its constraints when the binding that tells them is gone: its pods are where they are.
+pub(crate) fn keep_topology(gang: &mut PodGang, before: &PodGangSpec, binding: &str) {
+    gang.spec.topology_constraint = before.topology_constraint.clone();
+    gang.spec.topology_constraint_group_configs = before.topology_constraint_group_configs.clone();
+    for group in &mut gang.spec.pod_groups {
+        let same = before
+            .pod_groups
+            .iter()
+            .find(|known| known.name == group.name);
+        group.topology_constraint = same.and_then(|known| known.topology_constraint.clone());
+    }
+    let groups = gang.spec.pod_groups.iter();
+    let is_constrained = gang.spec.topology_constraint.is_some()
+        || gang.spec.topology_constraint_group_configs.is_some()
+        || groups
+            .into_iter()
+            .any(|group| group.topology_constraint.is_some());
+    if is_constrained {
+        let annotations = gang.metadata.annotations.get_or_insert_default();
+        annotations.insert(annotations::TOPOLOGY_NAME.to_owned(), binding.to_owned());
     }
 }
 

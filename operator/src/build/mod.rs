@@ -14,3 +14,5 @@ pub(crate) mod variables;
 /// On pods and placement groups: which placement of their gang they belong to, `<round>` or `<round>+` for pods that follow
 /// the floor. See `coppice_operator_plan::rounds`.
 pub(crate) const LANE_ANNOTATION: &str = "coppice.dev/placement-round";
+/// On CompositePodGroups with parts in between: how many PodGroups are below them altogether.
+pub(crate) const FLOOR_GROUPS_ANNOTATION: &str = "coppice.dev/floor-groups";

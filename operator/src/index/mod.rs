@@ -17,6 +17,7 @@ use coppice_operator_api::{PodCliqueSet, labels};
 use coppice_operator_plan::ids::PodUid;
 use coppice_operator_plan::status::summary::Summary;
 use coppice_operator_plan::termination::{Episodes, Scope};
+use coppice_operator_plan::topology::Level;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use parking_lot::Mutex;
@@ -187,6 +188,8 @@ pub(crate) struct SetEntry {
     pub(crate) replicas: BTreeMap<u32, ReplicaEntry>,
     /// The replica whose turn it is to change, as the set's last pass decided.
     pub(crate) updating: Option<u32>,
+    /// The set's status was compared with what its replicas said, all of them, since this process started.
+    pub(crate) reported: bool,
     /// The edition of the set that its replicas have heard of.
     pub(crate) announced: Option<(String, i64)>,
 }
@@ -217,6 +220,8 @@ pub(crate) type Live = BTreeMap<Kind, BTreeSet<Option<u32>>>;
 #[derive(Debug, Default)]
 struct Inner {
     sets: BTreeMap<SetKey, SetEntry>,
+    /// Levels of ClusterTopologyBindings, by name.
+    bindings: BTreeMap<Arc<str>, Arc<[Level]>>,
     places: HashMap<Name, Place>,
     /// Pods whose deletion the server has accepted: whatever an older event says, they are on their way out.
     doomed: HashSet<PodUid>,
@@ -262,7 +267,8 @@ impl Index {
         let key = SetKey::new(namespace, name);
         let resource = resource_version(meta);
         let mut inner = self.inner.lock();
-        let entry = inner.sets.entry(key.clone()).or_default();
+        let Inner { sets, bindings, .. } = &mut *inner;
+        let entry = sets.entry(key.clone()).or_default();
         let mut is_edit = true;
         if let Some(before) = &entry.set {
             if before.object.metadata.uid == meta.uid && before.resource >= resource {
@@ -278,7 +284,10 @@ impl Index {
                 validated: Ok(validated),
                 ..
             }) if !is_edit => Ok(Arc::new(validated.with_object(Arc::clone(&object)))),
-            Some(_) | None => Validated::new(Arc::clone(&object)).map(Arc::new),
+            Some(_) | None => Validated::new(Arc::clone(&object)).map(|set| {
+                let levels = set.binding().and_then(|name| bindings.get(name)).cloned();
+                Arc::new(set.resolved(levels.as_deref()))
+            }),
         };
         entry.set = Some(SetRecord {
             object,
@@ -293,6 +302,43 @@ impl Index {
             (Source::Watch, false) => self.queue.mark(&unit),
             (Source::Answer, false) => {}
         }
+    }
+
+    /// Takes in the levels of a ClusterTopologyBinding; `None`: it is gone.
+    pub(crate) fn put_binding(&self, name: &Arc<str>, levels: Option<&Arc<[Level]>>) {
+        let mut inner = self.inner.lock();
+        let Inner { sets, bindings, .. } = &mut *inner;
+        let before = match levels {
+            Some(levels) => bindings.insert(Arc::clone(name), Arc::clone(levels)),
+            None => bindings.remove(name),
+        };
+        if before.as_ref() == levels {
+            return;
+        }
+        let mut concerned = Vec::new();
+        for (key, entry) in sets.iter_mut() {
+            if let Some(SetRecord {
+                validated: Ok(validated),
+                ..
+            }) = &mut entry.set
+                && validated.binding() == Some(name)
+            {
+                let set = Validated::clone(validated).resolved(levels.map(AsRef::as_ref));
+                *validated = Arc::new(set);
+                concerned.push(Unit::Set(key.clone()));
+                let replicas = entry.replicas.keys();
+                concerned.extend(replicas.map(|index| Unit::Replica(key.clone(), *index)));
+            }
+        }
+        drop(inner);
+        for unit in concerned {
+            self.queue.mark_edited(&unit);
+        }
+    }
+
+    /// ClusterTopologyBindings that are known, for a list to tell which are gone.
+    pub(crate) fn bindings(&self) -> Vec<Arc<str>> {
+        self.inner.lock().bindings.keys().cloned().collect()
     }
 
     /// A PodCliqueSet is gone.
@@ -525,6 +571,13 @@ impl Index {
         std::mem::replace(&mut entry.updating, updating) != updating
     }
 
+    /// The set's status can be judged from now on.
+    pub(crate) fn set_reported(&self, set: &SetKey) {
+        if let Some(entry) = self.inner.lock().sets.get_mut(set) {
+            entry.reported = true;
+        }
+    }
+
     /// What the set should know about one of its replicas.
     pub(crate) fn report(&self, set: &SetKey, replica: u32, summary: Summary) {
         let mut inner = self.inner.lock();
@@ -558,6 +611,7 @@ impl Index {
             shelf: entry.shelf.clone(),
             replicas: replicas.collect(),
             updating: entry.updating,
+            reported: entry.reported,
             announced: None,
         })
     }

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use tracing::warn;
 
 use super::view::{CliqueView, CompositeView, GangView, GroupView, PodGroupView, PodView, Raw};
-use crate::build::LANE_ANNOTATION;
+use crate::build::{FLOOR_GROUPS_ANNOTATION, LANE_ANNOTATION};
 
 /// Identity and version of an object.
 #[derive(Clone, Debug)]
@@ -299,7 +299,7 @@ impl PlainRecord {
 #[derive(Clone, Debug)]
 pub(crate) struct PlacementRecord {
     pub(crate) version: Version,
-    /// Pods, or child groups, that must be placed together.
+    /// Pods, or groups of pods, that must be placed together.
     pub(crate) min: u32,
     /// It has a parent.
     pub(crate) parented: bool,
@@ -334,8 +334,11 @@ impl PlacementRecord {
         );
         Self {
             version: Version::of(&view.metadata),
-            min: view.spec.scheduling_policy.gang.min_group_count,
-            parented: false,
+            // With parts in between, its children are fewer than the groups below it.
+            min: annotation(&view.metadata, FLOOR_GROUPS_ANNOTATION)
+                .and_then(|text| text.parse().ok())
+                .unwrap_or(view.spec.scheduling_policy.gang.min_group_count),
+            parented: view.spec.parent_composite_pod_group_name.is_some(),
             placed,
             refusal,
             subject: Arc::from(label(&view.metadata, labels::GANG).unwrap_or_default()),

@@ -124,6 +124,7 @@ pub(crate) struct PodGroupSpecView {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct CompositeSpecView {
+    pub(crate) parent_composite_pod_group_name: Option<Box<str>>,
     pub(crate) scheduling_policy: PolicyView,
 }
 

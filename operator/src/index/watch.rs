@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use coppice_operator_api::{PodCliqueSet, labels};
+use coppice_operator_api::{ClusterTopologyBinding, PodCliqueSet, labels};
 use futures::{Stream, StreamExt};
 use kube::core::DeserializeGuard;
 use kube::runtime::WatchStreamExt;
@@ -105,6 +105,11 @@ pub(crate) fn start(
         [] => vec![None],
         some => some.iter().cloned().map(Some).collect(),
     };
+    tokio::spawn(keep_bindings(
+        watcher(Api::all(client.clone()), Config::default()).default_backoff(),
+        Arc::clone(index),
+        progress.expect(),
+    ));
     for place in places {
         let sets =
             stream::<DeserializeGuard<PodCliqueSet>>(client, place.as_deref(), Config::default());
@@ -213,6 +218,66 @@ async fn keep<V: Filed>(
 fn put<V: Filed>(index: &Index, view: V) {
     let meta = view.meta().clone();
     index.put(V::KIND, &meta, view.record(), Source::Watch);
+}
+
+/// Bindings are of the cluster. Where they may not be read, or are not served, there are none, and nothing waits for them.
+async fn keep_bindings(
+    events: impl Stream<Item = Result<Event<DeserializeGuard<ClusterTopologyBinding>>, watcher::Error>>,
+    index: Arc<Index>,
+    synced: watch::Sender<bool>,
+) {
+    let mut events = std::pin::pin!(events);
+    let mut seen = HashSet::new();
+    let mut is_warned = false;
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(Event::Init) => seen.clear(),
+            Ok(Event::InitApply(binding)) => {
+                seen.insert(Arc::<str>::from(binding.name_any()));
+                put_binding(&index, binding);
+            }
+            Ok(Event::InitDone) => {
+                let known = index.bindings();
+                for name in known.iter().filter(|name| !seen.contains(*name)) {
+                    index.put_binding(name, None);
+                }
+                synced.send_replace(true);
+            }
+            Ok(Event::Apply(binding)) => put_binding(&index, binding),
+            Ok(Event::Delete(binding)) => {
+                index.put_binding(&Arc::from(binding.name_any()), None);
+            }
+            Err(error) => {
+                let is_absent = matches!(
+                    &error,
+                    watcher::Error::InitialListFailed(kube::Error::Api(status))
+                        if matches!(status.code, 403 | 404)
+                );
+                if !is_absent {
+                    report("ClusterTopologyBinding", &error);
+                } else if !std::mem::replace(&mut is_warned, true) {
+                    warn!(error = %coppice_runtime::telemetry::chain(&error), "ClusterTopologyBindings cannot be read: topology constraints are not applied");
+                    synced.send_replace(true);
+                }
+            }
+        }
+    }
+}
+
+/// One that cannot be read is left as it was, until somebody mends it.
+fn put_binding(index: &Index, binding: DeserializeGuard<ClusterTopologyBinding>) {
+    let name: Arc<str> = Arc::from(binding.name_any());
+    match binding.0 {
+        Ok(binding) => {
+            let levels = binding.spec.levels.iter();
+            let levels =
+                levels.map(|level| (level.domain.as_str().into(), level.key.as_str().into()));
+            index.put_binding(&name, Some(&levels.collect()));
+        }
+        Err(error) => {
+            warn!(name = &*name, error = %error.error, "a ClusterTopologyBinding cannot be read");
+        }
+    }
 }
 
 async fn keep_sets(

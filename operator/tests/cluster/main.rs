@@ -14,3 +14,4 @@ mod scenarios;
 mod steady;
 mod support;
 mod termination;
+mod topology;

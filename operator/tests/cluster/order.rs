@@ -80,3 +80,113 @@ async fn cliques_start_in_order_and_are_placed_at_once() -> Result<()> {
     );
     Ok(())
 }
+
+/// What has to be ready before what, inside each replica of the group; `pc-a` stands for all of them.
+struct Order {
+    id: &'static str,
+    workload: Workload,
+    /// `startsAfter`, where the order is explicit.
+    after: &'static [(&'static str, &'static str)],
+    /// Parent and child.
+    pairs: &'static [(&'static str, &'static str)],
+    /// A parent's minimum is all its pods, not one.
+    all: bool,
+}
+
+impl Order {
+    async fn hold(self) -> Result<()> {
+        let world = World::new(Profile::Native, self.id, &[]).await?;
+        let _nodes = nodes(world.cluster, self.id, 10).await?;
+        let mut yaml = self.workload.yaml(self.id).replace(
+            "      spec: {roleName",
+            "      annotations: {testbed.coppice.dev/startup: 2500ms}\n      spec: {roleName",
+        );
+        for (clique, parent) in self.after {
+            let spec = format!("spec: {{roleName: {clique}, ");
+            ensure!(yaml.contains(&spec), "{spec} in {yaml}");
+            yaml = yaml.replace(&spec, &format!("{spec}startsAfter: [{parent}], "));
+        }
+        world.apply(&yaml).await?;
+        world.expect_pods(10, 0).await?;
+        let pods = world.active().await?;
+        for (parent, child) in self.pairs {
+            for replica in ["0", "1"] {
+                // A scaled gang does not wait for the base gang's cliques.
+                let is_scaled = self.workload.x.1 == 1 && replica == "1";
+                if *parent == "pc-a" && is_scaled {
+                    continue;
+                }
+                let of = |clique: &str| {
+                    let chosen = pods.iter().filter(|pod| {
+                        label(pod, labels::CLIQUE).ends_with(clique)
+                            && (clique == "pc-a"
+                                || label(pod, labels::GROUP_REPLICA_INDEX) == replica)
+                    });
+                    chosen.cloned().collect::<Vec<Pod>>()
+                };
+                let (first, last) = ready_span(&of(parent), parent);
+                let needed = if self.all { last } else { first };
+                let (child_first, child_last) = ready_span(&of(child), child);
+                ensure!(
+                    needed <= child_first && first < child_last,
+                    "{parent} {first}..{last}, {child} from {child_first} in replica {replica}"
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+/// SO2: in order, with a minimum of one.
+#[tokio::test(flavor = "multi_thread")]
+async fn so2() -> Result<()> {
+    let workload = Workload {
+        startup: "CliqueStartupTypeInOrder",
+        ..Workload::TWO
+    };
+    Order {
+        id: "so2",
+        workload,
+        after: &[],
+        pairs: &[("pc-a", "pc-b"), ("pc-a", "pc-c"), ("pc-b", "pc-c")],
+        all: false,
+    }
+    .hold()
+    .await
+}
+
+/// SO3: an explicit order that is not the list's.
+#[tokio::test(flavor = "multi_thread")]
+async fn so3() -> Result<()> {
+    let workload = Workload {
+        startup: "CliqueStartupTypeExplicit",
+        ..Workload::ONE
+    };
+    Order {
+        id: "so3",
+        workload,
+        after: &[("pc-c", "pc-a"), ("pc-b", "pc-c")],
+        pairs: &[("pc-a", "pc-c"), ("pc-c", "pc-b")],
+        all: true,
+    }
+    .hold()
+    .await
+}
+
+/// SO4: an explicit order with a minimum of one.
+#[tokio::test(flavor = "multi_thread")]
+async fn so4() -> Result<()> {
+    let workload = Workload {
+        startup: "CliqueStartupTypeExplicit",
+        ..Workload::TWO
+    };
+    Order {
+        id: "so4",
+        workload,
+        after: &[("pc-b", "pc-a"), ("pc-c", "pc-b")],
+        pairs: &[("pc-a", "pc-b"), ("pc-b", "pc-c")],
+        all: false,
+    }
+    .hold()
+    .await
+}

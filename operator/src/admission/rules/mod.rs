@@ -25,6 +25,7 @@ mod names;
 mod pods;
 mod scaling;
 mod start;
+mod topology;
 pub(crate) mod update;
 
 use std::collections::BTreeMap;
@@ -108,6 +109,7 @@ pub(crate) fn check(set: &PodCliqueSet) -> Vec<FieldError> {
 pub(crate) fn check_new(set: &PodCliqueSet) -> Vec<FieldError> {
     let mut errors = Vec::new();
     metadata::mnnvl(set, &mut errors);
+    topology::check(set, &mut errors);
     errors
 }
 
@@ -128,17 +130,6 @@ pub(crate) fn warnings(set: &PodCliqueSet) -> Vec<String> {
     }
     let cliques = &template.cliques;
     let groups = template.scaling_groups();
-    if template.topology_constraint.is_some()
-        || cliques
-            .iter()
-            .any(|clique| clique.topology_constraint.is_some())
-        || groups
-            .iter()
-            .any(|group| group.topology_constraint.is_some())
-    {
-        warnings
-            .push("topologyConstraint is not applied by this version of the operator".to_owned());
-    }
     if template.resource_sharing.is_some()
         || cliques
             .iter()

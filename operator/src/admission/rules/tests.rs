@@ -80,6 +80,57 @@ fn the_base_breaks_nothing() {
     assert_eq!(texts(&check_new(&edited(&[]))), [""; 0]);
 }
 
+/// One binding for a set, named where it cannot be inherited.
+#[test]
+fn topology_names() {
+    let pack = |name: Option<&str>| match name {
+        Some(name) => json!({"topologyName": name, "pack": {"required": "rack"}}),
+        None => json!({"pack": {"required": "rack"}}),
+    };
+    let said = |edits: &[(&str, Value)]| texts(&check_new(&edited(edits)));
+    let set = "spec.template.topologyConstraint.topologyName: Required value:";
+    let one = "as around it, or be left out: a set uses one ClusterTopologyBinding";
+    let unnamed = said(&[("topologyConstraint", pack(None))]);
+    assert!(
+        unnamed[0].starts_with(set) && unnamed.len() == 1,
+        "{unnamed:?}"
+    );
+    let inherit = [
+        ("podCliqueScalingGroups.0.topologyConstraint", pack(None)),
+        ("cliques.0.topologyConstraint", pack(None)),
+        ("cliques.1.topologyConstraint", pack(Some("t"))),
+    ];
+    assert_eq!(said(&inherit), [""; 0]);
+    let other = said(&[
+        (
+            "podCliqueScalingGroups.0.topologyConstraint",
+            pack(Some("u")),
+        ),
+        ("cliques.0.topologyConstraint", pack(Some("u"))),
+    ]);
+    assert_eq!(
+        other,
+        [
+            format!(
+                "spec.template.podCliqueScalingGroups[0].topologyConstraint.topologyName: Invalid value: \"u\": must be t, {one}"
+            ),
+            format!(
+                "spec.template.cliques[0].topologyConstraint.topologyName: Invalid value: \"u\": must be t, {one}"
+            ),
+        ]
+    );
+    // Beside each other, without one around them.
+    let siblings = said(&[
+        ("topologyConstraint", Value::Null),
+        ("cliques.0.topologyConstraint", pack(Some("t"))),
+        ("cliques.1.topologyConstraint", pack(Some("u"))),
+        ("cliques.2.topologyConstraint", pack(None)),
+    ]);
+    assert_eq!(siblings.len(), 2, "{siblings:?}");
+    assert!(siblings[0].contains("cliques[1]") && siblings[0].contains("must be t"));
+    assert!(siblings[1].contains("cliques[2]") && siblings[1].contains("Required"));
+}
+
 #[test]
 fn names() {
     let front = "spec.template.cliques[0].name: Invalid value:";
@@ -425,7 +476,7 @@ fn start_order() {
         [""; 0],
         "they count only where the type says so"
     );
-    assert_eq!(warnings(&elsewhere).len(), 5, "{:?}", warnings(&elsewhere));
+    assert_eq!(warnings(&elsewhere).len(), 4, "{:?}", warnings(&elsewhere));
 }
 
 #[test]

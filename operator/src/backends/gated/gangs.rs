@@ -111,11 +111,9 @@ impl Ledger {
         {
             return Some(format!("waits until gang {base} is bound to nodes"));
         }
-        let group = record
-            .spec
-            .groups
-            .iter()
-            .find(|group| group.topology_constraint.is_some());
+        let several = record.spec.groups.len() > 1;
+        let mut groups = record.spec.groups.iter();
+        let group = groups.find(|group| several && group.topology_constraint.is_some());
         let config = record
             .spec
             .topology_constraint_group_configs
@@ -213,12 +211,13 @@ impl Ledger {
     }
 
     fn topology(&self, key: &Key, record: &GangRecord) -> Option<Topology> {
-        let pack = record
-            .spec
-            .topology_constraint
-            .as_ref()?
-            .pack_constraint
-            .as_ref()?;
+        // What a gang of one clique asks for its clique is closer than what it asks for itself, and means the same pods.
+        let of_clique = match &record.spec.groups[..] {
+            [only] => only.topology_constraint.as_ref(),
+            _ => None,
+        };
+        let constraint = of_clique.or(record.spec.topology_constraint.as_ref());
+        let pack = constraint?.pack_constraint.as_ref()?;
         let (label, required) = match (&pack.required, &pack.preferred) {
             (Some(label), _) => (label, true),
             (None, Some(label)) => (label, false),

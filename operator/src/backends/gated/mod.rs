@@ -23,14 +23,13 @@ use std::time::Duration;
 
 use coppice_operator_api::names;
 use coppice_operator_plan::gang::Gang;
-use coppice_operator_plan::observed::Lane;
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Pod, PodSchedulingGate};
 use k8s_openapi::api::scheduling::v1alpha3::Workload;
 
 use self::engine::Engine;
 use self::reasons::Reasons;
-use super::{Companion, GangBackend, Placement, ReplicaView};
+use super::{Companion, GangBackend, Placement, PodPlace, ReplicaView};
 use crate::index::key::SetKey;
 use crate::validated::Validated;
 
@@ -88,7 +87,7 @@ impl GangBackend for Gated {
         Placement::default()
     }
 
-    fn prepare_pod(&self, pod: &mut Pod, _: &str, _: Option<Lane>) {
+    fn prepare_pod(&self, pod: &mut Pod, _: PodPlace<'_>) {
         if let Some(spec) = &mut pod.spec {
             let gate = PodSchedulingGate {
                 name: names::SCHEDULING_GATE.to_owned(),

@@ -398,6 +398,17 @@ fn a_gang_stays_in_the_rack_of_its_pods_and_a_constraint_below_it_is_not_dropped
     packed.spec.groups[0].topology_constraint =
         serde_json::from_value(json!({"packConstraint": {"required": "host"}})).unwrap();
     ledger.put_gang(packed);
+    let topology = queued(&mut ledger).waiting.remove(0).gang.topology.unwrap();
+    assert_eq!(
+        topology.key, "host",
+        "of a gang's only clique, the closer one"
+    );
+
+    let mut two = gang("g", &[("a", 2), ("b", 1)]);
+    two.metadata.resource_version = Some("4".to_owned());
+    two.spec.groups[0].topology_constraint =
+        serde_json::from_value(json!({"packConstraint": {"required": "host"}})).unwrap();
+    ledger.put_gang(two);
     let queue = queued(&mut ledger);
     assert!(
         queue.waiting.is_empty() && queue.held[0].1.contains("`gated` does not place"),

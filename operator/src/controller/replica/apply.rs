@@ -6,6 +6,7 @@ use std::sync::Arc;
 use coppice_operator_api::error_code::ErrorCode;
 use coppice_operator_api::event::EventReason;
 use coppice_operator_api::{PodClique, PodCliqueScalingGroup, PodCliqueSpec, labels, names};
+use coppice_operator_plan::gang::gang_of;
 use coppice_operator_plan::ids::{CliqueId, PodIndex, PodUid};
 use coppice_operator_plan::replica::{CliquePlan, GroupPlan, Plan};
 use futures::StreamExt;
@@ -20,7 +21,7 @@ use serde_json::Value;
 
 use super::fetch::Fetched;
 use crate::apply::WriteError;
-use crate::backends::{Placement, PlacementObject};
+use crate::backends::{Placement, PlacementObject, PodPlace};
 use crate::build;
 use crate::build::pod::Mould;
 use crate::controller::Context;
@@ -415,7 +416,14 @@ async fn create_pods(
             }
             let mut pod = mould.pod(*index, name);
             let lane = placement.lanes.get(&((*id).clone(), *index)).copied();
-            cx.backend.prepare_pod(&mut pod, &mould.clique, lane);
+            let gang = gang_of(&fetched.set.template, id);
+            let of = PodPlace {
+                scope: fetched.scope(),
+                clique: id,
+                gang: &gang,
+                lane,
+            };
+            cx.backend.prepare_pod(&mut pod, of);
             creations.push(async move {
                 (
                     mould.clique.as_str(),

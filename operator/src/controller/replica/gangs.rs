@@ -9,6 +9,7 @@ use coppice_operator_plan::gang::Gang;
 use coppice_operator_plan::ids::CliqueId;
 use coppice_operator_plan::replica::Plan;
 use coppice_operator_plan::status::gang::{GangStatus, status};
+use coppice_operator_plan::topology::Standing;
 use futures::future::join_all;
 
 use super::fetch::Fetched;
@@ -86,9 +87,12 @@ async fn write(
         return Ok(());
     }
     let mut object = build::gang::gang(fetched.scope(), gang, pods, cx.backend.scheduler());
-    let digest = fingerprint(&mut object);
     let name: Arc<str> = Arc::from(object.metadata.name.as_deref().unwrap_or_default());
     let record = fetched.entry.shelf.gangs.get(&name);
+    if let (Some(record), Standing::NoBinding(binding)) = (record, &fetched.set.topology.standing) {
+        build::gang::keep_topology(&mut object, &record.spec, binding);
+    }
+    let digest = fingerprint(&mut object);
     if let Some(record) = record {
         if record.version.terminating
             || record.version.applied.as_deref() == Some(&*digest) && *record.spec == object.spec

@@ -88,6 +88,19 @@ async fn wanted(
     debug!(set = %set.key, replicas = planned.replicas, remove = planned.remove.len(), updating = ?planned.updating, "planned");
     announce(cx, entry, set, &planned);
     removal::replicas(cx, &set.key, &planned.remove, errors).await;
+    // A process that has just started knows nothing of replicas that have not been looked at. To count them as unavailable
+    // would be a false alarm, so the status stays as it is until each has said something.
+    let is_known = record
+        .object
+        .status
+        .as_ref()
+        .and_then(|status| status.observed_generation);
+    let mut wanted = entry.replicas.range(..set.replicas);
+    let is_silent = wanted.any(|(_, replica)| replica.summary.is_none());
+    if !entry.reported && is_known.is_some() && is_silent {
+        return None;
+    }
+    cx.index.set_reported(&set.key);
     status::report(cx, record, set, &planned, errors, unit).await
 }
 

@@ -8,6 +8,7 @@ use coppice_operator_api::pod_clique_set::{PodCliqueSetUpdateProgress, ReplicaUp
 use coppice_operator_api::{PodCliqueSet, PodCliqueSetStatus, labels};
 use coppice_operator_plan::set::{Plan, SetStatus};
 use coppice_operator_plan::status::Progress;
+use coppice_operator_plan::topology::Standing;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
@@ -249,33 +250,54 @@ fn conditions(
             "nothing failed".to_owned(),
         ),
     }
-    if has_topology(set) {
-        let message =
-            "topology constraints are not applied by this version of the operator".to_owned();
-        let reason = Reason::TopologyAwareSchedulingDisabled;
-        put(
+    match of_topology(&set.topology.standing) {
+        Some((status, reason, message)) => put(
             ConditionType::TopologyLevelsUnavailable,
-            ConditionStatus::Unknown,
+            status,
             reason,
             message,
-        );
-    } else {
-        condition::remove(&mut conditions, ConditionType::TopologyLevelsUnavailable);
+        ),
+        None => drop(condition::remove(
+            &mut conditions,
+            ConditionType::TopologyLevelsUnavailable,
+        )),
     }
     conditions
 }
 
-fn has_topology(set: &Validated) -> bool {
-    let template = &set.object.spec.template;
-    template.topology_constraint.is_some()
-        || template
-            .cliques
-            .iter()
-            .any(|clique| clique.topology_constraint.is_some())
-        || template
-            .scaling_groups()
-            .iter()
-            .any(|group| group.topology_constraint.is_some())
+/// Whether the levels that the set's constraints name can be told.
+fn of_topology(standing: &Standing) -> Option<(ConditionStatus, Reason, String)> {
+    match standing {
+        Standing::None => None,
+        Standing::Unnamed => Some((
+            ConditionStatus::Unknown,
+            Reason::TopologyNameMissing,
+            "no topologyConstraint has a topologyName: name a ClusterTopologyBinding".to_owned(),
+        )),
+        Standing::NoBinding(name) => Some((
+            ConditionStatus::Unknown,
+            Reason::ClusterTopologyNotFound,
+            format!(
+                "ClusterTopologyBinding {name} does not exist: pods are placed without constraints"
+            ),
+        )),
+        Standing::Lacks(domains) if domains.is_empty() => Some((
+            ConditionStatus::False,
+            Reason::AllClusterTopologyLevelsAvailable,
+            "all domains of the constraints are levels of the binding".to_owned(),
+        )),
+        Standing::Lacks(domains) => {
+            let domains: Vec<&str> = domains.iter().map(AsRef::as_ref).collect();
+            let domains = domains.join(", ");
+            Some((
+                ConditionStatus::True,
+                Reason::ClusterTopologyLevelsUnavailable,
+                format!(
+                    "the binding has no level {domains}: constraints that name it are not applied"
+                ),
+            ))
+        }
+    }
 }
 
 fn number(count: u32) -> i32 {
