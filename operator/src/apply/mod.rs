@@ -385,7 +385,33 @@ impl Writer {
         let outcome = answer.map_err(|error| WriteError::of(error, kind, name));
         let word = outcome.as_ref().map_or_else(WriteError::category, |_| "Ok");
         self.metrics.write(verb, kind.as_str(), word);
+        #[cfg(debug_assertions)]
+        if verb != "get" {
+            fault::after_write();
+        }
         outcome
+    }
+}
+
+/// Tests let the process die after a number of writes, to see what the next one makes of it. Not in release builds.
+#[cfg(debug_assertions)]
+mod fault {
+    use std::sync::LazyLock;
+    use std::sync::atomic::{AtomicI64, Ordering};
+
+    static LEFT: LazyLock<AtomicI64> = LazyLock::new(|| {
+        let left = std::env::var("COPPICE_TEST_DIE_AFTER_WRITES");
+        AtomicI64::new(
+            left.ok()
+                .and_then(|text| text.parse().ok())
+                .unwrap_or(i64::MAX),
+        )
+    });
+
+    pub(super) fn after_write() {
+        if LEFT.fetch_sub(1, Ordering::Relaxed) == 1 {
+            std::process::abort();
+        }
     }
 }
 

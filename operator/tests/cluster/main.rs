@@ -5,6 +5,7 @@
 
 mod admission;
 mod contention;
+mod faults;
 mod gangs;
 mod gated;
 mod lifecycle;

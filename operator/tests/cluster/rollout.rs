@@ -31,29 +31,37 @@ pub(crate) async fn set_image(world: &World, cliques: &[usize], version: u32) ->
     Ok(())
 }
 
+/// Components of which more than one unit is down.
+pub(crate) async fn overdrawn(world: &World) -> Result<Vec<String>> {
+    let mut down: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for pod in world.active().await?.iter().filter(|pod| !is_ready(pod)) {
+        let (component, unit) = match label(pod, labels::SCALING_GROUP) {
+            "" => (
+                label(pod, labels::CLIQUE).to_owned(),
+                label(pod, labels::POD_INDEX).to_owned(),
+            ),
+            group => (
+                group.to_owned(),
+                label(pod, labels::GROUP_REPLICA_INDEX).to_owned(),
+            ),
+        };
+        down.entry(component).or_default().insert(unit);
+    }
+    down.retain(|_, units| units.len() > 1);
+    Ok(down
+        .into_iter()
+        .map(|(component, units)| format!("{component}: {units:?}"))
+        .collect())
+}
+
 /// Waits until the update of the set has ended, and checks at every look that no component has more than one unit down.
 pub(crate) async fn update_ends(world: &World) -> Result<()> {
     let sets = world.api::<PodCliqueSet>();
     let violations: parking_lot::Mutex<Vec<String>> = parking_lot::Mutex::default();
     let done = world
         .until("the update to end", || async {
-            let mut down: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-            for pod in world.active().await?.iter().filter(|pod| !is_ready(pod)) {
-                let (component, unit) = match label(pod, labels::SCALING_GROUP) {
-                    "" => (
-                        label(pod, labels::CLIQUE).to_owned(),
-                        label(pod, labels::POD_INDEX).to_owned(),
-                    ),
-                    group => (
-                        group.to_owned(),
-                        label(pod, labels::GROUP_REPLICA_INDEX).to_owned(),
-                    ),
-                };
-                down.entry(component).or_default().insert(unit);
-            }
-            for (component, units) in down.iter().filter(|(_, units)| units.len() > 1) {
-                violations.lock().push(format!("{component}: {units:?}"));
-            }
+            let seen = overdrawn(world).await?;
+            violations.lock().extend(seen);
             let status = sets.get("workload").await?.status.unwrap_or_default();
             let progress = status.update_progress.unwrap_or_default();
             ensure!(

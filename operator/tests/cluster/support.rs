@@ -140,12 +140,52 @@ impl World {
     }
 
     pub(crate) async fn start_operator(&mut self) -> Result<()> {
+        self.spawn_operator(None)?;
+        let address = format!("http://{}/readyz", self.admin);
+        wait::until(LIMIT, "the operator to be ready", || async {
+            let (status, body) = get(&address).await?;
+            ensure!(status == 200, "{status} {body}");
+            anyhow::Ok(())
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// Starts an operator that dies after so many writes. Tells whether it has died, or lives when `is_over` holds.
+    #[allow(dead_code, reason = "the tests ask, the benchmark does not")]
+    pub(crate) async fn live_for(
+        &mut self,
+        writes: u32,
+        is_over: impl AsyncFn(&Self) -> Result<bool>,
+    ) -> Result<bool> {
+        self.spawn_operator(Some(writes))?;
+        let operator = parking_lot::Mutex::new(self.operator.take().context("an operator")?);
+        let world: &Self = self;
+        let died = wait::until(LIMIT, "the operator to die, or the end", || async {
+            if operator.lock().try_wait()?.is_some() {
+                return Ok(true);
+            }
+            ensure!(is_over(world).await?, "it lives, and it is not over");
+            Ok(false)
+        })
+        .await?;
+        if !died {
+            self.operator = Some(operator.into_inner());
+        }
+        Ok(died)
+    }
+
+    fn spawn_operator(&mut self, dies_after: Option<u32>) -> Result<()> {
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
             .local_addr()?
             .port();
         self.admin = format!("127.0.0.1:{port}");
         let log = log_file(&self.namespace)?;
-        let child = Command::new(env!("CARGO_BIN_EXE_coppice-operator"))
+        let mut command = Command::new(env!("CARGO_BIN_EXE_coppice-operator"));
+        if let Some(writes) = dies_after {
+            command.env("COPPICE_TEST_DIE_AFTER_WRITES", writes.to_string());
+        }
+        let child = command
             .arg("run")
             .args(["--kubeconfig".as_ref(), self.kubeconfig.as_os_str()])
             .args([
@@ -162,13 +202,6 @@ impl World {
             .spawn()
             .context("cannot start the operator")?;
         self.operator = Some(child);
-        let address = format!("http://{}/readyz", self.admin);
-        wait::until(LIMIT, "the operator to be ready", || async {
-            let (status, body) = get(&address).await?;
-            ensure!(status == 200, "{status} {body}");
-            anyhow::Ok(())
-        })
-        .await?;
         Ok(())
     }
 

@@ -75,7 +75,12 @@ async fn every_sample_is_accepted() -> Result<()> {
                 .map(|types| types.kind),
         );
     }
-    for kind in ["PodCliqueSet", "ScalingPolicy", "ConfigMap"] {
+    for kind in [
+        "PodCliqueSet",
+        "ClusterTopologyBinding",
+        "ScalingPolicy",
+        "ConfigMap",
+    ] {
         ensure!(kinds.contains(kind), "no sample of {kind}: {kinds:?}");
     }
     Ok(())
