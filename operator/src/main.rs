@@ -9,6 +9,7 @@ mod apply;
 mod backends;
 mod build;
 mod canonical;
+mod configuration;
 mod controller;
 mod events;
 mod index;
@@ -28,11 +29,21 @@ use crate::settings::{Arguments, Command};
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    telemetry::exit_code(start(Arguments::parse()).await)
+    let given = std::env::args_os().collect();
+    let environment = |name: &str| std::env::var_os(name);
+    let outcome =
+        match configuration::expand(given, environment, |path| std::fs::read_to_string(path)) {
+            Ok((arguments, notes)) => start(Arguments::parse_from(arguments), &notes).await,
+            Err(error) => Err(error),
+        };
+    telemetry::exit_code(outcome)
 }
 
-async fn start(arguments: Arguments) -> anyhow::Result<()> {
+async fn start(arguments: Arguments, notes: &[String]) -> anyhow::Result<()> {
     telemetry::init(&arguments.log)?;
+    for note in notes {
+        tracing::warn!("{note}");
+    }
     crypto::install();
     match arguments.command {
         Command::Run(args) => run::run(*args, arguments.kube).await,

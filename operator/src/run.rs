@@ -33,8 +33,6 @@ use crate::settings::RunArgs;
 const GRACE: Duration = Duration::from_secs(20);
 /// How often gauges are read.
 const READING: Duration = Duration::from_secs(2);
-/// Name of the Lease object.
-const LEASE: &str = "coppice-operator";
 
 /// Runs until a signal, or until the lease is lost.
 pub(crate) async fn run(args: RunArgs, kube: KubeArgs) -> anyhow::Result<()> {
@@ -53,7 +51,9 @@ async fn operate(
     let metrics = Arc::new(Metrics::register(&mut registry));
     let lease_metrics = LeaseMetrics::register(&mut registry);
     let admission_metrics = admission::serve::Metrics::register(&mut registry);
-    let lease = args.lease.resolve(LEASE, client.default_namespace())?;
+    let lease = args
+        .lease
+        .resolve(&args.lease_name, client.default_namespace())?;
     let own_namespace = args.lease.lease_namespace.as_deref();
     let namespace = own_namespace
         .unwrap_or_else(|| client.default_namespace())

@@ -1,5 +1,7 @@
 //! What the operator can be told: flags, each with a twin in the environment.
 
+use std::path::PathBuf;
+
 use clap::{Args, Parser, Subcommand};
 use coppice_operator_api::defaults;
 use coppice_runtime::admin::AdminArgs;
@@ -36,10 +38,21 @@ pub(crate) enum Command {
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
+    /// Grove's OperatorConfiguration (YAML or JSON), for a cluster that changes operators; flags and environment come before it
+    #[arg(long, env = "COPPICE_CONFIG", value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) admin: AdminArgs,
     #[command(flatten)]
     pub(crate) lease: LeaseArgs,
+    /// Name of the lease; operators that must not work at the same time have the same one
+    #[arg(
+        long,
+        env = "COPPICE_LEASE_NAME",
+        default_value = "coppice-operator",
+        value_name = "NAME"
+    )]
+    pub(crate) lease_name: String,
     /// How gangs are placed: `auto` takes `native` where the API server serves CompositePodGroups, else `gated`
     #[arg(
         long,
