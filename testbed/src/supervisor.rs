@@ -96,6 +96,11 @@ impl Supervisor {
             .map_err(failed)?;
         let mut child = Command::new(program)
             .arg("supervise")
+            // Collecting garbage took a seventh of the API server's time, with gigabytes of memory free.
+            .env(
+                "GOGC",
+                std::env::var_os("GOGC").unwrap_or_else(|| "300".into()),
+            )
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(errors)

@@ -105,7 +105,6 @@ macro_rules! rows {
 }
 
 rows! {
-    gs1 ONE: Open(9), Pods(0, 10), Open(10), Pods(10, 0);
     gs3 ONE: Open(9), Pods(0, 10), Open(10), Pods(10, 0), Sets(2), Pods(10, 10), Open(20), Pods(20, 0);
     gs4 ONE: Open(9), Pods(0, 10), Open(10), Pods(10, 0), Group(0, 3), Pods(10, 4), Open(14), Pods(14, 0), Sets(2),
         Pods(14, 10), Open(24), Pods(24, 0), Group(1, 3), Pods(24, 4), Open(28), Pods(28, 0);

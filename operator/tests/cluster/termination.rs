@@ -14,9 +14,9 @@ use kube::api::{DeleteParams, ListParams};
 use crate::support::{Workload, World, cordon, get, label, node, nodes};
 
 /// How long a minimum may be missing here.
-const DELAY: Duration = Duration::from_secs(4);
+const DELAY: Duration = Duration::from_secs(3);
 /// Longer than that, and than what an operator on a busy machine needs to act on it.
-const LONG_AFTER: Duration = Duration::from_secs(8);
+const LONG_AFTER: Duration = Duration::from_secs(6);
 
 /// A workload that runs, and its nodes, one for each pod.
 struct Running {
@@ -30,7 +30,7 @@ impl Running {
         let world = World::new(profile, pool, &[]).await?;
         let nodes = nodes(world.cluster, pool, count).await?;
         let workload = Workload {
-            delay: "4s",
+            delay: "3s",
             ..workload
         };
         world.apply(&workload.yaml(pool)).await?;
