@@ -394,6 +394,19 @@ fn nothing_that_deny_toml_bans_is_built() {
         }
         asked += 1;
         let banned = text(&ban["name"]);
+        if ban.get("deny-multiple-versions").is_some() {
+            let versions: BTreeSet<&str> = built
+                .iter()
+                .filter(|package| package.name == banned)
+                .map(|package| package.version.as_str())
+                .collect();
+            assert_eq!(
+                versions.len(),
+                1,
+                "versions of {banned}, of which deny.toml wants one: {versions:?}"
+            );
+            continue;
+        }
         assert!(
             !built.iter().any(|package| package.name == banned),
             "{banned} is built, and deny.toml bans it ({}): cargo tree -i {banned} shows who asks for it",
