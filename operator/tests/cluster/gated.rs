@@ -45,6 +45,22 @@ async fn gated_floors_come_before_pods_above_a_floor() -> Result<()> {
     let _nodes = nodes(world.cluster, "gated-gs7", 3).await?;
     world.apply(&Workload::TWO.yaml("gated-gs7")).await?;
     world.expect_pods_for_good(3, 7).await?;
+    // The scaled gang waits too, or there is nothing to come first.
+    world
+        .until("the scaled gang to wait for room", || async {
+            let gang = world.api::<PodGang>().get("workload-0-sg-x-0").await?;
+            let conditions = gang
+                .status
+                .unwrap_or_default()
+                .conditions
+                .unwrap_or_default();
+            let waits = conditions
+                .iter()
+                .any(|condition| condition.reason == "Unschedulable");
+            ensure!(waits, "{conditions:?}");
+            anyhow::Ok(())
+        })
+        .await?;
     let _two = more_nodes(world.cluster, "gated-gs7", "two", 1, 2).await?;
     world.expect_pods_for_good(5, 5).await?;
     let active = world.active().await?;

@@ -387,6 +387,7 @@ async fn strategy(world: &World, name: &str) -> Result<()> {
 async fn od3() -> Result<()> {
     let (world, _nodes) = on_delete("od3").await?;
     set_image(&world, &[0], 2).await?;
+    counts_as_ended(&world).await?;
     let pods = world.active().await?;
     let victim = pods
         .iter()
@@ -437,8 +438,8 @@ async fn od9() -> Result<()> {
     stays(&world, &after).await
 }
 
-/// The update counts as ended, and no pod went.
-async fn stays(world: &World, before: &[k8s_openapi::api::core::v1::Pod]) -> Result<()> {
+/// The update counts as ended: the operator has seen it, and cliques have the new template.
+async fn counts_as_ended(world: &World) -> Result<()> {
     world
         .until("the update to count as ended", || async {
             let set = world.api::<PodCliqueSet>().get("workload").await?;
@@ -451,7 +452,12 @@ async fn stays(world: &World, before: &[k8s_openapi::api::core::v1::Pod]) -> Res
             ensure!(progress.update_ended_at.is_some(), "{progress:?}");
             anyhow::Ok(())
         })
-        .await?;
+        .await
+}
+
+/// The update counts as ended, and no pod went.
+async fn stays(world: &World, before: &[k8s_openapi::api::core::v1::Pod]) -> Result<()> {
+    counts_as_ended(world).await?;
     wait::holds(QUIET, "the pods to stay", || async {
         let now = world.active().await?;
         ensure!(uids(&now, "") == uids(before, ""), "{} pods", now.len());

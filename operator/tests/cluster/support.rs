@@ -20,7 +20,7 @@ use tokio::sync::OnceCell;
 /// Long enough for a busy machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 /// How long something must stay as it is to count as settled.
-pub(crate) const QUIET: Duration = Duration::from_secs(2);
+pub(crate) const QUIET: Duration = Duration::from_secs(3);
 
 /// A cluster with the definitions, shared by the tests of a binary.
 pub(crate) async fn cluster(profile: Profile) -> Result<&'static Cluster> {
