@@ -71,6 +71,8 @@ pub(crate) struct Placement {
 pub(crate) struct PodPlace<'a> {
     /// Names inside its set replica.
     pub(crate) scope: Scope<'a>,
+    /// What is there of it.
+    pub(crate) observed: &'a Replica,
     /// Its clique.
     pub(crate) clique: &'a CliqueId,
     /// Its gang.

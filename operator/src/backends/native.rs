@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use coppice_operator_api::labels::{self, Component};
-use coppice_operator_plan::gang::Gang;
+use coppice_operator_plan::gang::{Gang, gang_of};
 use coppice_operator_plan::ids::{CliqueId, GangId};
 use coppice_operator_plan::observed::Lane;
 use coppice_operator_plan::rounds::{self, Existing, Groups};
@@ -82,13 +82,23 @@ impl GangBackend for Native {
                     .push((Kind::PodGroup, Arc::clone(name), Arc::clone(uid)));
             }
         }
-        for key in rounds.remove_composites {
-            let nested = known.nested.get(&key).into_iter().flatten();
-            for (name, uid) in known.composite_names.get(&key).into_iter().chain(nested) {
-                placement
-                    .remove
-                    .push((Kind::CompositePodGroup, Arc::clone(name), Arc::clone(uid)));
-            }
+        // A part goes with its parent, also where the parent went alone.
+        let stays = |key: &(GangId, u32)| {
+            known.composite_names.contains_key(key) && !rounds.remove_composites.contains(key)
+                || rounds
+                    .groups
+                    .iter()
+                    .any(|group| group.composite && (&group.gang, group.round) == (&key.0, key.1))
+        };
+        let roots = rounds
+            .remove_composites
+            .iter()
+            .filter_map(|key| known.composite_names.get(key));
+        let parts = known.nested.iter().filter(|(key, _)| !stays(key));
+        for (name, uid) in roots.chain(parts.flat_map(|(_, parts)| parts)) {
+            placement
+                .remove
+                .push((Kind::CompositePodGroup, Arc::clone(name), Arc::clone(uid)));
         }
         placement.remove.extend(known.strays);
         placement
@@ -365,29 +375,21 @@ fn own_constraint(
 
 /// Ties a pod to pods that run, by affinity, where its group cannot: a pod that is placed after its gang's first placement
 /// has to go where the gang is, and a preference is nothing that groups know.
+///
+/// The scheduler counts only pods that match every term, and takes a pod for the first of its kind where none does. So a
+/// requirement is stated for what runs: a clique that lost all its pods is tied to the rest of its gang.
 fn stay_near(pod: &mut Pod, of: PodPlace<'_>) {
     let topology = &of.scope.set.topology;
-    let is_first = of.lane.is_some_and(|lane| lane.round == 0 && lane.floor);
-    let label = |key: &str, value: String| (key.to_owned(), value);
-    let clique = || BTreeMap::from([label(labels::CLIQUE, of.scope.clique(of.clique))]);
-    let gang = || BTreeMap::from([label(labels::GANG, of.scope.gang(of.gang))]);
-    let part = || {
-        let (group, replica) = of.clique.group()?;
-        Some(BTreeMap::from([
-            label(labels::SCALING_GROUP, of.scope.group(group)),
-            label(labels::GROUP_REPLICA_INDEX, replica.to_string()),
-        ]))
+    // It is let go when the floor of its own clique runs.
+    let follows = of.lane.is_some_and(|lane| !lane.floor);
+    let runs = |is_of: &dyn Fn(&CliqueId) -> bool| {
+        let mut cliques = of.observed.cliques.iter();
+        follows || cliques.any(|(id, clique)| is_of(id) && clique.scheduled() > 0)
     };
-    let packings = [
-        (topology.of_clique(of.clique), Some(clique())),
-        (topology.of_part(of.gang, of.clique), part()),
-        (topology.of_gang(of.gang), Some(gang())),
-    ];
-    let (mut required, mut preferred) = (Vec::new(), Vec::new());
-    for (packing, near) in packings {
-        let (Some(packing), Some(near)) = (packing, near) else {
-            continue;
-        };
+    let mut required = Vec::new();
+    let mut preferred = Vec::new();
+    let mut tie = |packing: Option<&Packing>, near: BTreeMap<String, String>, runs: bool| {
+        let Some(packing) = packing else { return };
         let term = |key: &str| PodAffinityTerm {
             label_selector: Some(LabelSelector {
                 match_labels: Some(near.clone()),
@@ -396,30 +398,54 @@ fn stay_near(pod: &mut Pod, of: PodPlace<'_>) {
             topology_key: key.to_owned(),
             ..PodAffinityTerm::default()
         };
-        if let Some(key) = packing.required.as_deref().filter(|_| !is_first) {
-            required.push(term(key));
-        }
-        if let Some(key) = &packing.preferred {
-            preferred.push(WeightedPodAffinityTerm {
-                pod_affinity_term: term(key),
-                weight: 100,
-            });
-        }
+        required.extend(packing.required.as_deref().filter(|_| runs).map(term));
+        preferred.extend(
+            packing
+                .preferred
+                .as_deref()
+                .map(|key| WeightedPodAffinityTerm {
+                    pod_affinity_term: term(key),
+                    weight: 100,
+                }),
+        );
+    };
+    let label = |key: &str, value: String| (key.to_owned(), value);
+    tie(
+        topology.of_clique(of.clique),
+        BTreeMap::from([label(labels::CLIQUE, of.scope.clique(of.clique))]),
+        runs(&|id| id == of.clique),
+    );
+    if let Some((group, replica)) = of.clique.group() {
+        let near = [
+            label(labels::SCALING_GROUP, of.scope.group(group)),
+            label(labels::GROUP_REPLICA_INDEX, replica.to_string()),
+        ];
+        tie(
+            topology.of_part(of.gang, of.clique),
+            BTreeMap::from(near),
+            runs(&|id| id.group() == Some((group, replica))),
+        );
     }
+    tie(
+        topology.of_gang(of.gang),
+        BTreeMap::from([label(labels::GANG, of.scope.gang(of.gang))]),
+        runs(&|id| gang_of(&of.scope.set.template, id) == *of.gang),
+    );
     if required.is_empty() && preferred.is_empty() {
         return;
     }
     let spec = pod.spec.get_or_insert_default();
-    let affinity = spec.affinity.get_or_insert_default();
-    let near = affinity.pod_affinity.get_or_insert_default();
-    if !required.is_empty() {
-        let stated = &mut near.required_during_scheduling_ignored_during_execution;
-        stated.get_or_insert_default().append(&mut required);
-    }
-    if !preferred.is_empty() {
-        let stated = &mut near.preferred_during_scheduling_ignored_during_execution;
-        stated.get_or_insert_default().append(&mut preferred);
-    }
+    let near = spec
+        .affinity
+        .get_or_insert_default()
+        .pod_affinity
+        .get_or_insert_default();
+    near.required_during_scheduling_ignored_during_execution
+        .get_or_insert_default()
+        .extend(required);
+    near.preferred_during_scheduling_ignored_during_execution
+        .get_or_insert_default()
+        .extend(preferred);
 }
 
 fn composite(

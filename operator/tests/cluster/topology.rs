@@ -205,6 +205,41 @@ async fn gated_tas3_tas14_a_set_replica_is_packed_and_repaired_in_its_rack() -> 
     packed(Profile::Plain, "gated-tas3").await
 }
 
+/// A clique with a constraint of its own that has lost all its pods follows the rest of its gang, on every level.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clique_that_lost_all_its_pods_comes_back_where_its_gang_is() -> Result<()> {
+    let site = Site::new(Profile::Native, "lost-all").await?;
+    let world = &site.world;
+    let cliques = [("router", 1, "required: host"), ("worker", 2, "")];
+    site.apply(1, RACK, &cliques, "").await?;
+    world.expect_pods(3, 0).await?;
+    let before = site.domains(1, &ALL).await?;
+    assert_eq!(before.len(), 1, "{before:?}");
+    // Wherever it is put by chance, one of these would be another of the four racks.
+    for _ in 0..4 {
+        let pods = world.active().await?;
+        let of_router = |pod: &&Pod| label(pod, labels::CLIQUE) == "workload-0-router";
+        let router = pods.iter().find(of_router).context("a router")?;
+        world
+            .api::<Pod>()
+            .delete(&router.name_any(), &DeleteParams::default())
+            .await?;
+        world
+            .until("another router", || async {
+                let pods = world.active().await?;
+                let now = pods.iter().find(of_router).context("no router")?;
+                ensure!(
+                    now.uid() != router.uid() && node(now).is_some(),
+                    "the old one, or not bound"
+                );
+                anyhow::Ok(())
+            })
+            .await?;
+        assert_eq!(site.domains(1, &ALL).await?, before);
+    }
+    Ok(())
+}
+
 /// TAS5: one clique on one host.
 async fn one_host(profile: Profile, pool: &str) -> Result<()> {
     let site = Site::new(profile, pool).await?;

@@ -419,6 +419,7 @@ async fn create_pods(
             let gang = gang_of(&fetched.set.template, id);
             let of = PodPlace {
                 scope: fetched.scope(),
+                observed: &fetched.observed,
                 clique: id,
                 gang: &gang,
                 lane,
