@@ -395,16 +395,7 @@ fn nothing_that_deny_toml_bans_is_built() {
         asked += 1;
         let banned = text(&ban["name"]);
         if ban.get("deny-multiple-versions").is_some() {
-            let versions: BTreeSet<&str> = built
-                .iter()
-                .filter(|package| package.name == banned)
-                .map(|package| package.version.as_str())
-                .collect();
-            assert_eq!(
-                versions.len(),
-                1,
-                "versions of {banned}, of which deny.toml wants one: {versions:?}"
-            );
+            assert_one_version(&built, &banned);
             continue;
         }
         assert!(
@@ -462,6 +453,12 @@ fn a_ban_with_wrappers_names_who_may_depend_on_the_package() {
     assert!(asked > 0, "deny.toml has no ban with wrappers");
 }
 
+fn assert_one_version(built: &[Built], name: &str) {
+    let of_it = built.iter().filter(|package| package.name == name);
+    let versions: BTreeSet<&str> = of_it.map(|package| package.version.as_str()).collect();
+    assert_eq!(versions.len(), 1, "versions of {name}: {versions:?}");
+}
+
 #[test]
 fn one_version_of_each_library_whose_types_meet() {
     let built = built();
@@ -473,12 +470,7 @@ fn one_version_of_each_library_whose_types_meet() {
         "hyper",
         "tokio",
     ] {
-        let versions: BTreeSet<&str> = built
-            .iter()
-            .filter(|package| package.name == single)
-            .map(|package| package.version.as_str())
-            .collect();
-        assert_eq!(versions.len(), 1, "versions of {single}: {versions:?}");
+        assert_one_version(&built, single);
     }
 }
 

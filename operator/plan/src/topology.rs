@@ -68,8 +68,8 @@ pub enum Standing {
     Unnamed,
     /// The binding does not exist.
     NoBinding(Arc<str>),
-    /// The binding has no level for these domains; empty when it has all.
-    Lacks(BTreeSet<Arc<str>>),
+    /// The binding has no level for these domains, and all others are resolved.
+    Resolved(BTreeSet<Arc<str>>),
 }
 
 /// The wishes of a set, resolved.
@@ -128,7 +128,7 @@ pub fn resolve(wishes: &Wishes, levels: Option<&[Level]>) -> Topology {
         .all()
         .flat_map(|wish| wish.required.iter().chain(&wish.preferred));
     let topology = Topology {
-        standing: Standing::Lacks(
+        standing: Standing::Resolved(
             named
                 .filter(|domain| key(domain).is_none())
                 .cloned()
@@ -247,7 +247,7 @@ mod tests {
     #[test]
     fn constraints_go_to_the_gang_to_its_parts_and_to_its_cliques() {
         let topology = resolve(&wishes(wish("rack")), Some(&levels()));
-        assert_eq!(topology.standing, Standing::Lacks(BTreeSet::new()));
+        assert_eq!(topology.standing, Standing::Resolved(BTreeSet::new()));
         let gangs = compose(&wl2(Startup::AnyOrder), &Scale::default());
         let (base, scaled) = (&gangs[0], &gangs[1]);
         assert_eq!(
@@ -284,7 +284,7 @@ mod tests {
         let topology = resolve(&wishes(of_a), Some(&levels()));
         assert_eq!(
             topology.standing,
-            Standing::Lacks([Arc::from("nvl-domain")].into())
+            Standing::Resolved([Arc::from("nvl-domain")].into())
         );
         let of_a = CliqueId::Standalone(CliqueName::new("pc-a").unwrap());
         let expected = Packing {

@@ -552,8 +552,7 @@ impl World {
             .iter()
             .map(|(name, status)| (name.clone(), said(status)))
             .collect();
-        let gangs = BTreeMap::new();
-        let summary = summarise(&template, &cliques, &groups, gangs, planned.report.is_old);
+        let summary = summarise(&template, &cliques, &groups, planned.report.is_old);
         (summary, cliques, groups)
     }
 

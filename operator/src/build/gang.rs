@@ -104,12 +104,10 @@ pub(crate) fn keep_topology(gang: &mut PodGang, before: &PodGangSpec, binding: &
             .find(|known| known.name == group.name);
         group.topology_constraint = same.and_then(|known| known.topology_constraint.clone());
     }
-    let groups = gang.spec.pod_groups.iter();
+    let mut groups = gang.spec.pod_groups.iter();
     let is_constrained = gang.spec.topology_constraint.is_some()
         || gang.spec.topology_constraint_group_configs.is_some()
-        || groups
-            .into_iter()
-            .any(|group| group.topology_constraint.is_some());
+        || groups.any(|group| group.topology_constraint.is_some());
     if is_constrained {
         let annotations = gang.metadata.annotations.get_or_insert_default();
         annotations.insert(annotations::TOPOLOGY_NAME.to_owned(), binding.to_owned());

@@ -513,8 +513,7 @@ impl Index {
         cliques: &BTreeMap<Arc<str>, (Arc<str>, u32)>,
     ) {
         let mut inner = self.inner.lock();
-        let entry = inner.sets.get_mut(set);
-        let Some(entry) = entry.and_then(|entry| entry.replicas.get_mut(&replica)) else {
+        let Some(entry) = inner.replica_mut(set, Some(replica)) else {
             return;
         };
         entry.episodes.insert(scope, episodes);
@@ -781,6 +780,10 @@ impl Inner {
         }
     }
 
+    fn replica_mut(&mut self, set: &SetKey, replica: Option<u32>) -> Option<&mut ReplicaEntry> {
+        self.sets.get_mut(set)?.replicas.get_mut(&replica?)
+    }
+
     /// Counts pods, and those that end by themselves.
     fn note_pod(
         &mut self,
@@ -830,8 +833,7 @@ impl Inner {
         name: &str,
         clique: &CliqueRecord,
     ) {
-        let entry = self.sets.get_mut(set).zip(replica);
-        if let Some(entry) = entry.and_then(|(entry, replica)| entry.replicas.get_mut(&replica))
+        if let Some(entry) = self.replica_mut(set, replica)
             && let Some((uid, _)) = entry.taken_down.get(name)
             && *uid != clique.version.uid
         {
@@ -842,14 +844,10 @@ impl Inner {
     fn forget_pod(&mut self, set: &SetKey, replica: Option<u32>, pod: &PodRecord) {
         self.pods = self.pods.saturating_sub(1);
         self.doomed.remove(&pod.pod.uid);
-        let (Some(replica), Some(index), Some(owner)) = (replica, pod.pod.index, &pod.owner) else {
+        let (Some(index), Some(owner)) = (pod.pod.index, &pod.owner) else {
             return;
         };
-        if let Some(entry) = self
-            .sets
-            .get_mut(set)
-            .and_then(|entry| entry.replicas.get_mut(&replica))
-        {
+        if let Some(entry) = self.replica_mut(set, replica) {
             *entry
                 .attempts
                 .entry((Arc::clone(owner), index))
@@ -864,8 +862,7 @@ impl Inner {
         name: &str,
         clique: &CliqueRecord,
     ) {
-        let entry = self.sets.get_mut(set).zip(replica);
-        if let Some(entry) = entry.and_then(|(entry, replica)| entry.replicas.get_mut(&replica)) {
+        if let Some(entry) = self.replica_mut(set, replica) {
             entry
                 .attempts
                 .retain(|(owner, _), _| *owner != clique.version.uid);

@@ -1,6 +1,6 @@
 //! An operator process on the shared control plane, and a look at what it made.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -12,7 +12,7 @@ use coppice_testbed::fleet::{Fleet, FleetSettings};
 use coppice_testbed::{Cluster, Profile, shared, wait};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use tokio::sync::OnceCell;
@@ -314,6 +314,14 @@ impl World {
             .collect())
     }
 
+    /// Somebody deletes a pod.
+    pub(crate) async fn delete_pod(&self, pod: &Pod) -> Result<()> {
+        self.api::<Pod>()
+            .delete(&pod.name_any(), &DeleteParams::default())
+            .await?;
+        Ok(())
+    }
+
     /// Waits until exactly `ready` pods are ready and `pending` are not bound, and nothing else is there.
     pub(crate) async fn expect_pods(&self, ready: usize, pending: usize) -> Result<()> {
         let what = format!("{ready} ready and {pending} pending pods");
@@ -565,6 +573,10 @@ pub(crate) fn label<'a>(pod: &'a Pod, key: &str) -> &'a str {
         .as_ref()
         .and_then(|labels| labels.get(key))
         .map_or("", String::as_str)
+}
+
+pub(crate) fn uids<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> BTreeSet<String> {
+    pods.into_iter().filter_map(ResourceExt::uid).collect()
 }
 
 pub(crate) fn is_ready(pod: &Pod) -> bool {

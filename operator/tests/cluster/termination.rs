@@ -9,9 +9,9 @@ use coppice_operator_api::{PodClique, PodCliqueScalingGroup, labels};
 use coppice_testbed::{Profile, wait};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use kube::api::{DeleteParams, ListParams};
+use kube::api::ListParams;
 
-use crate::support::{Workload, World, cordon, get, label, node, nodes};
+use crate::support::{Workload, World, cordon, get, label, node, nodes, uids};
 
 /// How long a minimum may be missing here.
 const DELAY: Duration = Duration::from_secs(3);
@@ -89,10 +89,7 @@ impl Running {
             self.cordoned.lock().insert(node.to_owned());
         }
         for pod in bound {
-            self.world
-                .api::<Pod>()
-                .delete(&pod.name_any(), &DeleteParams::default())
-                .await?;
+            self.world.delete_pod(pod).await?;
         }
         Ok(())
     }
@@ -137,6 +134,18 @@ impl Running {
         Ok(())
     }
 
+    /// The group says that its set replica is being taken down and made anew.
+    async fn is_ending(&self) -> Result<bool> {
+        let groups = self.world.api::<PodCliqueScalingGroup>();
+        let group = groups.get("workload-0-sg-x").await?;
+        let conditions = group.status.unwrap_or_default().conditions;
+        Ok(condition::is(
+            &conditions.unwrap_or_default(),
+            ConditionType::GangTerminationInProgress,
+            ConditionStatus::True,
+        ))
+    }
+
     /// How often gangs were taken down: set replicas, and replicas of a group.
     async fn terminations(&self) -> Result<(u32, u32)> {
         let (_, text) = get(&format!("http://{}/metrics", self.world.admin)).await?;
@@ -148,10 +157,6 @@ impl Running {
         };
         Ok((count("set")?, count("group")?))
     }
-}
-
-fn uids(pods: &[Pod]) -> BTreeSet<String> {
-    pods.iter().filter_map(ResourceExt::uid).collect()
 }
 
 fn has_run(
@@ -174,38 +179,13 @@ async fn whole(profile: Profile, pool: &str, clique: &str) -> Result<()> {
     world.expect_pods(0, 10).await?;
     // What was made anew has not run yet: however long it waits, it is left alone.
     running.stay(&after).await?;
-    let group = world
-        .api::<PodCliqueScalingGroup>()
-        .get("workload-0-sg-x")
-        .await?;
-    let conditions = group
-        .status
-        .unwrap_or_default()
-        .conditions
-        .unwrap_or_default();
-    let flag = |conditions: &[_]| {
-        condition::is(
-            conditions,
-            ConditionType::GangTerminationInProgress,
-            ConditionStatus::True,
-        )
-    };
-    assert!(flag(&conditions), "{conditions:?}");
+    assert!(running.is_ending().await?);
     running.uncordon().await?;
     running.all_run(10).await?;
     assert_eq!(uids(&world.active().await?), after);
     world
         .until("the termination to be over", || async {
-            let group = world
-                .api::<PodCliqueScalingGroup>()
-                .get("workload-0-sg-x")
-                .await?;
-            let conditions = group
-                .status
-                .unwrap_or_default()
-                .conditions
-                .unwrap_or_default();
-            ensure!(!flag(&conditions), "{conditions:?}");
+            ensure!(!running.is_ending().await?, "it goes on");
             anyhow::Ok(())
         })
         .await?;
@@ -355,11 +335,7 @@ async fn gt5_gt6_only_what_is_below_its_minimum_is_touched() -> Result<()> {
         let lost = running.pods_of("workload-0-sg-x-1-pc-c").await?;
         let mut rest = uids(&running.world.active().await?);
         rest.remove(&lost[0].uid().context("a uid")?);
-        running
-            .world
-            .api::<Pod>()
-            .delete(&lost[0].name_any(), &DeleteParams::default())
-            .await?;
+        running.world.delete_pod(&lost[0]).await?;
         rest
     };
     running.stay(&rest).await?;

@@ -164,10 +164,7 @@ async fn packed(profile: Profile, pool: &str) -> Result<()> {
         .iter()
         .find(|pod| label(pod, labels::CLIQUE) == "workload-0-worker")
         .context("a worker")?;
-    world
-        .api::<Pod>()
-        .delete(&victim.name_any(), &DeleteParams::default())
-        .await?;
+    world.delete_pod(victim).await?;
     world
         .until("another pod in its place", || async {
             let pods = world.active().await?;
@@ -220,10 +217,7 @@ async fn a_clique_that_lost_all_its_pods_comes_back_where_its_gang_is() -> Resul
         let pods = world.active().await?;
         let of_router = |pod: &&Pod| label(pod, labels::CLIQUE) == "workload-0-router";
         let router = pods.iter().find(of_router).context("a router")?;
-        world
-            .api::<Pod>()
-            .delete(&router.name_any(), &DeleteParams::default())
-            .await?;
+        world.delete_pod(router).await?;
         world
             .until("another router", || async {
                 let pods = world.active().await?;

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use super::Truth;
 use super::clique::{CliqueStatus, Wanted};
-use super::gang::Phase;
 use super::group::GroupStatus;
 use crate::hash::TemplateHash;
 use crate::ids::{CliqueId, GroupName};
@@ -29,8 +28,6 @@ pub struct Summary {
     pub cliques: Share,
     /// Groups that have reached the present template, and all of them.
     pub groups: Share,
-    /// Gangs by phase.
-    pub gangs: BTreeMap<Phase, u32>,
 }
 
 impl Summary {
@@ -74,7 +71,6 @@ pub fn summarise(
     template: &SetTemplate,
     cliques: &BTreeMap<CliqueId, CliqueStatus>,
     groups: &BTreeMap<GroupName, GroupStatus>,
-    gangs: BTreeMap<Phase, u32>,
     is_old: bool,
 ) -> Summary {
     let mut summary = Summary {
@@ -86,7 +82,6 @@ pub fn summarise(
             .values()
             .any(|clique| clique.breach.is == Truth::True)
             || groups.values().any(|group| group.breach.is == Truth::True),
-        gangs,
         ..Summary::default()
     };
     for clique in template.standalone() {

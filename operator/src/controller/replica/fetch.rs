@@ -134,6 +134,9 @@ fn read_cliques(fetched: &mut Fetched) -> BTreeMap<Arc<str>, CliqueId> {
 }
 
 fn read_taken_down(fetched: &mut Fetched) {
+    if fetched.entry.taken_down.is_empty() {
+        return;
+    }
     let template = &fetched.set.template;
     let scale = replica::scale(&fetched.observed);
     for id in gang::cliques(template, &scale) {

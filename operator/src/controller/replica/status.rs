@@ -17,7 +17,7 @@ use coppice_operator_plan::hash::TemplateHash;
 use coppice_operator_plan::ids::{CliqueId, GroupName};
 use coppice_operator_plan::replica::Plan;
 use coppice_operator_plan::status::clique::{self, CliqueStatus, Wanted};
-use coppice_operator_plan::status::gang::{Phase, status as gang_status};
+use coppice_operator_plan::status::gang::status as gang_status;
 use coppice_operator_plan::status::group::{self, GroupStatus};
 use coppice_operator_plan::status::summary::summarise;
 use coppice_operator_plan::status::{Progress, Truth, Verdict};
@@ -83,15 +83,13 @@ pub(super) async fn report(
     } = judged;
     let now = *now;
     let mut differing = Differing::default();
-    let mut phases: BTreeMap<Phase, u32> = BTreeMap::new();
     compare_cliques(fetched, cliques, ending, errors, now, &mut differing);
     compare_groups(fetched, groups, ending, errors, now, &mut differing);
-    compare_gangs(cx, fetched, planned, now, &mut differing, &mut phases);
+    compare_gangs(cx, fetched, planned, now, &mut differing);
     let summary = summarise(
         &fetched.set.template,
         cliques,
         groups,
-        phases,
         planned.report.is_old,
     );
     cx.index.report(&fetched.set.key, fetched.replica, summary);
@@ -423,13 +421,11 @@ fn compare_gangs(
     planned: &Plan,
     now: Timestamp,
     differing: &mut Differing,
-    phases: &mut BTreeMap<Phase, u32>,
 ) {
     let effective = gangs::effective(planned);
     let view = view(fetched, planned);
     for gang in &planned.gangs {
         let counts = gang_status(gang, &fetched.observed, &effective);
-        *phases.entry(counts.phase()).or_default() += 1;
         let name = fetched.scope().gang(&gang.id);
         let Some((name, record)) = fetched.entry.shelf.gangs.get_key_value(&*name) else {
             continue;

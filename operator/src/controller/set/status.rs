@@ -281,12 +281,12 @@ fn of_topology(standing: &Standing) -> Option<(ConditionStatus, Reason, String)>
                 "ClusterTopologyBinding {name} does not exist: pods are placed without constraints"
             ),
         )),
-        Standing::Lacks(domains) if domains.is_empty() => Some((
+        Standing::Resolved(domains) if domains.is_empty() => Some((
             ConditionStatus::False,
             Reason::AllClusterTopologyLevelsAvailable,
             "all domains of the constraints are levels of the binding".to_owned(),
         )),
-        Standing::Lacks(domains) => {
+        Standing::Resolved(domains) => {
             let domains: Vec<&str> = domains.iter().map(AsRef::as_ref).collect();
             let domains = domains.join(", ");
             Some((
