@@ -27,8 +27,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::apply::Writer;
 use crate::build::scope::Scope;
+use crate::index::Index;
+use crate::index::entry::Shelf;
 use crate::index::key::{Kind, SetKey};
-use crate::index::{Index, Shelf};
 use crate::metrics::Metrics;
 use crate::validated::Validated;
 

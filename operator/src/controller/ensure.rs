@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::Context;
 use crate::apply::{WriteError, fingerprint};
 use crate::canonical;
-use crate::index::Shelf;
+use crate::index::entry::Shelf;
 use crate::index::key::{Kind, SetKey};
 use crate::index::record::{PlainRecord, Version};
 use crate::index::watch::Filed;

@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tracing::{debug, warn};
 
+use super::entry::Record;
 use super::key::Kind;
 use super::record::{
     CliqueRecord, GangRecord, GroupRecord, PlacementRecord, PlainRecord, PodRecord,
@@ -22,7 +23,7 @@ use super::view::{
     AccountView, AutoscalerView, BindingView, CliqueView, CompositeView, GangView, GroupView,
     PodGroupView, PodView, RoleView, ServiceView, WorkloadView,
 };
-use super::{Index, Record, Source};
+use super::{Index, Source};
 
 /// A kind that the index keeps: how a view becomes a record.
 pub(crate) trait Filed:

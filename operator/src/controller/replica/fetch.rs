@@ -9,8 +9,9 @@ use coppice_operator_plan::observed::{Clique, Group, Replica};
 use coppice_operator_plan::replica;
 
 use crate::build::scope::Scope;
+use crate::index::Index;
+use crate::index::entry::ReplicaEntry;
 use crate::index::key::SetKey;
-use crate::index::{Index, ReplicaEntry};
 use crate::validated::Validated;
 
 /// A snapshot of one set replica that should exist.

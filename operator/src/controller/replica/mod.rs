@@ -1,11 +1,13 @@
 //! The unit `replica`: everything inside one set replica, in one pass.
 //!
 //! A scale-out is create-all: scaling groups, PodCliques, pods, placement groups and the gang come into being in one pass,
-//! each as soon as what it names exists.
+//! each as soon as what it names exists. What has lost its minimum for too long is taken down at the end of a
+//! pass, when its status says so; the next passes make it anew.
 
 mod apply;
 mod fetch;
 mod gangs;
+mod judge;
 mod status;
 mod termination;
 
@@ -44,7 +46,7 @@ pub(crate) async fn pass(cx: &Context, key: &SetKey, replica: u32) -> Outcome {
     };
     let planned = decide(&fetched);
     gangs::sync(cx, &fetched, &planned, &mut errors).await;
-    let judged = status::judge(&fetched, &planned);
+    let judged = judge::judge(&fetched, &planned);
     let ending = termination::decide(&fetched, &judged);
     let failures = errors.count();
     let wake = status::report(cx, &fetched, &planned, &judged, &ending, &mut errors, &unit).await;

@@ -21,7 +21,7 @@ use kube::Resource;
 use tracing::info;
 
 use super::fetch::Fetched;
-use super::status::Judged;
+use super::judge::Judged;
 use crate::apply::WriteError;
 use crate::controller::Context;
 use crate::controller::errors::Errors;

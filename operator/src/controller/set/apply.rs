@@ -11,9 +11,9 @@ use crate::build::rbac;
 use crate::controller::Context;
 use crate::controller::ensure::{self, Site, Stored, inputs};
 use crate::controller::errors::{Errors, code_of};
+use crate::index::entry::{SetEntry, SetRecord};
 use crate::index::key::Kind;
 use crate::index::view::{AccountView, BindingView, RoleView, WorkloadView};
-use crate::index::{SetEntry, SetRecord};
 use crate::validated::Validated;
 
 /// Puts the finalizer on the set, so that it stays until its pods are gone. Tells whether it is there.

@@ -17,8 +17,8 @@ use tracing::{debug, warn};
 
 use super::Context;
 use super::errors::Errors;
+use crate::index::entry::{SetEntry, SetRecord};
 use crate::index::key::{SetKey, Unit};
-use crate::index::{SetEntry, SetRecord};
 use crate::queue::Outcome;
 use crate::validated::Validated;
 

@@ -20,7 +20,7 @@ use super::apply;
 use crate::apply::{WriteError, Writer};
 use crate::controller::Context;
 use crate::controller::errors::{Errors, code_of};
-use crate::index::SetRecord;
+use crate::index::entry::SetRecord;
 use crate::index::key::{Kind, SetKey};
 
 /// Replicas in one request. The server deletes one request's objects one after the other, so several requests side by side

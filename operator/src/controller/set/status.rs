@@ -16,7 +16,7 @@ use crate::apply::WriteError;
 use crate::controller::Context;
 use crate::controller::errors::Errors;
 use crate::controller::pacing::Pace;
-use crate::index::SetRecord;
+use crate::index::entry::SetRecord;
 use crate::index::key::{Kind, SetKey, Unit};
 use crate::validated::{Invalid, Validated};
 
