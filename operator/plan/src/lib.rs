@@ -6,12 +6,13 @@
 //!
 //! Rooms: [`ids`] and [`template`] are the vocabulary; [`gang`] composes base and scaled gangs; [`order`] finds what a
 //! clique starts after; [`pods`] decides which pods come and go; [`rounds`] groups pods that have to be placed
-//! together; [`rollout`] admits template changes; [`replica`] and [`set`] put it together for one set replica and for
+//! together; [`sharing`] and [`mnnvl`] say which claims and NVLink domains there are and who gets them; [`rollout`] admits template changes; [`replica`] and [`set`] put it together for one set replica and for
 //! the whole set; [`status`] counts and judges what is there; [`violations`] checks a plan against its promises.
 
 pub mod gang;
 pub mod hash;
 pub mod ids;
+pub mod mnnvl;
 pub mod observed;
 pub mod order;
 pub mod placement;
@@ -20,6 +21,7 @@ pub mod replica;
 pub mod rollout;
 pub mod rounds;
 pub mod set;
+pub mod sharing;
 pub mod start;
 pub mod status;
 pub mod template;
