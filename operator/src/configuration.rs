@@ -161,10 +161,9 @@ pub(crate) fn translate(text: &str) -> anyhow::Result<Translated> {
         let why = "constraints are applied where their ClusterTopologyBinding exists";
         to.note("topologyAwareScheduling.enabled: false", why);
     }
-    ensure!(
-        file.network.and_then(|network| network.auto_mnnvl_enabled) != Some(true),
-        "network.autoMNNVLEnabled: true: ComputeDomains are not made by this version. Set it to false"
-    );
+    if let Some(is_enabled) = file.network.and_then(|network| network.auto_mnnvl_enabled) {
+        to.flag("auto-mnnvl", is_enabled);
+    }
     scheduler(&file.scheduler.unwrap_or_default())?;
     Ok(to)
 }
@@ -435,12 +434,20 @@ network: {autoMNNVLEnabled: false}
         let secret = run.admission.tls.tls_secret.as_deref();
         assert_eq!(secret, Some("grove-webhook-server-cert"));
         assert_eq!(arguments.log.log_level, "info");
+        assert!(!run.auto_mnnvl);
         let notes = translate(CHART).unwrap().notes;
         assert_eq!(notes.len(), 2, "{notes:?}");
     }
 
     #[test]
     fn flags_and_the_environment_come_before_the_file() {
+        let flags =
+            translate(&CHART.replacen("autoMNNVLEnabled: false", "autoMNNVLEnabled: true", 1));
+        let flags = flags.unwrap().flags;
+        assert!(
+            flags.contains(&("auto-mnnvl", "true".to_owned())),
+            "{flags:?}"
+        );
         let arguments = expanded(
             &["--workers=5", "--lease-name", "mine"],
             &[("COPPICE_LOG_LEVEL", "debug")],
@@ -495,11 +502,6 @@ network: {autoMNNVLEnabled: false}
                 "authorizer: {enabled: false}",
                 "authorizer: {enabled: true}",
                 "authorizer.enabled: true",
-            ),
-            (
-                "autoMNNVLEnabled: false",
-                "autoMNNVLEnabled: true",
-                "network.autoMNNVLEnabled: true",
             ),
             (
                 "{name: kai-scheduler}",

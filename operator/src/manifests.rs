@@ -291,6 +291,10 @@ fn namespaced_rules() -> Vec<PolicyRule> {
             &["workloads", "podgroups", "compositepodgroups"],
             &WRITE,
         ),
+        // Claims that pods share; kinds that a cluster does not have do no harm here.
+        rule("resource.k8s.io", &["resourceclaims"], &WRITE),
+        rule("resource.k8s.io", &["resourceclaimtemplates"], &["get"]),
+        rule("resource.nvidia.com", &["computedomains"], &WRITE),
         rule("events.k8s.io", &["events"], &["create", "patch"]),
         rule("", &["events"], &["create", "patch"]),
     ]

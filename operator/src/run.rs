@@ -17,6 +17,7 @@ use tracing::info;
 use crate::admission::{
     self,
     register::{self, Registration},
+    rules::Around,
 };
 use crate::apply::Writer;
 use crate::apply::limit::Limit;
@@ -79,6 +80,9 @@ async fn operate(
         &namespace,
         &args.namespaces,
         admission_metrics,
+        Around {
+            auto_mnnvl: args.auto_mnnvl,
+        },
         draining.clone(),
     )
     .await?;
@@ -179,6 +183,7 @@ impl Leader {
                 init_image: self.args.init_image,
                 cluster_domain: self.args.cluster_domain,
             }),
+            auto_mnnvl: self.args.auto_mnnvl,
         };
         let end = async {
             tenure.ended().await;

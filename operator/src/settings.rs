@@ -79,6 +79,10 @@ pub(crate) struct RunArgs {
     /// Domain that names inside the cluster end with
     #[arg(long, env = "COPPICE_CLUSTER_DOMAIN", default_value = defaults::CLUSTER_DOMAIN, value_name = "DOMAIN")]
     pub(crate) cluster_domain: String,
+    /// Make a ComputeDomain for each MNNVL group that an annotation grove.io/mnnvl-group names, for NVIDIA's DRA driver; without
+    /// it, sets that ask for one are refused
+    #[arg(long, env = "COPPICE_AUTO_MNNVL", default_value_t = false, action = clap::ArgAction::Set, value_name = "BOOL")]
+    pub(crate) auto_mnnvl: bool,
     /// Set replicas and sets looked at side by side
     #[arg(long, env = "COPPICE_WORKERS", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..), value_name = "COUNT")]
     pub(crate) workers: u16,

@@ -11,6 +11,8 @@ use coppice_operator_api::topology::TopologyConstraint;
 use coppice_operator_api::{AutoScalingConfig, PodCliqueSet};
 use coppice_operator_plan::hash::TemplateHash;
 use coppice_operator_plan::ids::{CliqueName, GroupName, NameError};
+use coppice_operator_plan::mnnvl::{self, Domains};
+use coppice_operator_plan::sharing::{ClaimId, Sharing};
 use coppice_operator_plan::template::{
     CliqueTemplate, GroupTemplate, SetTemplate, Startup, Strategy, TemplateError,
 };
@@ -23,6 +25,10 @@ use crate::admission::field::{FieldError, joined};
 use crate::admission::{complete_pod_spec, rules};
 use crate::canonical;
 use crate::index::key::SetKey;
+
+mod shared;
+
+pub(crate) use shared::ClaimSource;
 
 /// A set that can be planned. Made by [`Validated::new`] only, so nothing else reaches plan and build.
 #[derive(Clone, Debug)]
@@ -37,6 +43,10 @@ pub(crate) struct Validated {
     pub(crate) replicas: u32,
     /// Where pods have to be, as far as the binding of the set tells.
     pub(crate) topology: Topology,
+    /// Claims that its pods share.
+    pub(crate) sharing: Sharing,
+    /// Multi-node NVLink domains that its cliques are in.
+    pub(crate) domains: Domains,
     /// The same as the set says it.
     wishes: Wishes,
     /// Position of each clique in the object.
@@ -105,9 +115,12 @@ impl Validated {
             Some(UpdateStrategyType::OnDelete) => Strategy::OnDelete,
         };
         let wishes = read_wishes(&object)?;
+        let parsed = SetTemplate::new(cliques, groups, startup, strategy)?;
         Ok(Self {
             key: SetKey::new(&namespace, &name),
-            template: SetTemplate::new(cliques, groups, startup, strategy)?,
+            sharing: shared::sharing(&object)?,
+            domains: mnnvl::resolve(&parsed, &shared::choices(&object)?),
+            template: parsed,
             replicas: count(spec.replicas),
             topology: topology::resolve(&wishes, None),
             wishes,
@@ -134,6 +147,11 @@ impl Validated {
     pub(crate) fn resolved(mut self, levels: Option<&[Level]>) -> Self {
         self.topology = topology::resolve(&self.wishes, levels);
         self
+    }
+
+    /// Where the content of a claim comes from.
+    pub(crate) fn claim_source<'a>(&'a self, claim: &'a ClaimId) -> ClaimSource<'a> {
+        shared::source(&self.object, claim)
     }
 
     /// The clique as the set's author wrote it.

@@ -31,6 +31,7 @@ use tracing::info;
 
 pub(crate) use defaults::complete_pod_spec;
 use register::Registration;
+use rules::Around;
 use serve::Metrics;
 use settings::{AdmissionArgs, Reach};
 
@@ -70,6 +71,7 @@ pub(crate) async fn start(
     namespace: &str,
     namespaces: &[String],
     metrics: Metrics,
+    around: Around,
     draining: CancellationToken,
 ) -> anyhow::Result<Option<Admission>> {
     let Some(reach) = args.reach()? else {
@@ -101,7 +103,7 @@ pub(crate) async fn start(
         namespaces: namespaces.to_vec(),
         authorities: tls.ca_bundle(),
     };
-    let app = serve::router(metrics);
+    let app = serve::router(metrics, around);
     let serving = tokio::spawn(server::serve_https(listener, config, app, limits, draining));
     Ok(Some(Admission {
         registration,

@@ -13,6 +13,7 @@ use kube::core::admission::{AdmissionRequest, AdmissionResponse, Operation};
 use kube::core::response::{StatusCause, StatusDetails, StatusSummary};
 
 use super::field::{FieldError, joined};
+use super::rules::Around;
 use super::{defaults, rules};
 
 /// Most errors that one answer names.
@@ -47,7 +48,7 @@ pub(crate) fn complete(request: &Request) -> AdmissionResponse {
 }
 
 /// Checks a PodCliqueSet: the answer names everything that is wrong with it.
-pub(crate) fn validate(request: &Request) -> AdmissionResponse {
+pub(crate) fn validate(request: &Request, around: &Around) -> AdmissionResponse {
     let mut answer = AdmissionResponse::from(request);
     let object = match subject(request) {
         Ok(Some(object)) => object,
@@ -62,7 +63,7 @@ pub(crate) fn validate(request: &Request) -> AdmissionResponse {
         Ok(parsed) => parsed,
         Err(status) => return refuse(answer, *status),
     };
-    let errors = errors(&new, old.as_ref());
+    let errors = errors(&new, old.as_ref(), around);
     let mut warnings = rules::warnings(&new);
     if request.operation == Operation::Create && new.spec.replicas == 0 {
         warnings
@@ -80,10 +81,10 @@ pub(crate) fn validate(request: &Request) -> AdmissionResponse {
     refuse(answer, invalid(name, &errors))
 }
 
-fn errors(new: &PodCliqueSet, old: Option<&PodCliqueSet>) -> Vec<FieldError> {
+fn errors(new: &PodCliqueSet, old: Option<&PodCliqueSet>, around: &Around) -> Vec<FieldError> {
     let mut errors = rules::check(new);
     match old {
-        None => errors.extend(rules::check_new(new)),
+        None => errors.extend(rules::check_new(new, around)),
         Some(old) => {
             let known: BTreeSet<String> =
                 rules::check(old).iter().map(ToString::to_string).collect();
@@ -199,6 +200,10 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+
+    fn validate(request: &Request) -> AdmissionResponse {
+        super::validate(request, &Around::default())
+    }
 
     fn request(operation: &str, object: &Value, old: &Value) -> Request {
         let review = json!({

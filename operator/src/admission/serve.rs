@@ -22,6 +22,7 @@ use tokio::sync::Semaphore;
 use tracing::{debug, warn};
 
 use super::review;
+use super::rules::Around;
 
 /// Paths as upstream has them.
 pub(crate) const DEFAULTING_PATH: &str = "/webhooks/default-podcliqueset";
@@ -68,12 +69,12 @@ impl Metrics {
 /// One of the two webhooks.
 struct Webhook {
     name: &'static str,
-    review: fn(&review::Request) -> AdmissionResponse,
+    review: fn(&review::Request, &Around) -> AdmissionResponse,
 }
 
 static DEFAULTING: Webhook = Webhook {
     name: "defaulting",
-    review: review::complete,
+    review: |request, _| review::complete(request),
 };
 static VALIDATING: Webhook = Webhook {
     name: "validating",
@@ -83,13 +84,15 @@ static VALIDATING: Webhook = Webhook {
 #[derive(Debug)]
 struct Endpoint {
     metrics: Metrics,
+    around: Around,
     places: Semaphore,
 }
 
 /// The routes of the endpoint.
-pub(crate) fn router(metrics: Metrics) -> Router {
+pub(crate) fn router(metrics: Metrics, around: Around) -> Router {
     let endpoint = Arc::new(Endpoint {
         metrics,
+        around,
         places: Semaphore::new(MOST_REVIEWS),
     });
     let answer = |webhook: &'static Webhook| {
@@ -167,7 +170,7 @@ impl Endpoint {
         let request: review::Request = read
             .try_into()
             .map_err(|_| bad("the AdmissionReview carries no request".to_owned()))?;
-        let answer = (webhook.review)(&request);
+        let answer = (webhook.review)(&request, &self.around);
         let (namespace, name) = (
             request.namespace.as_deref().unwrap_or_default(),
             &request.name,
@@ -212,7 +215,10 @@ mod tests {
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
         let request = Request::post(path).body(Body::from(body)).unwrap();
-        let response = router(metrics).oneshot(request).await.unwrap();
+        let response = router(metrics, Around::default())
+            .oneshot(request)
+            .await
+            .unwrap();
         let status = response.status().as_u16();
         let body = response.into_body().collect().await.unwrap().to_bytes();
         let value =
@@ -298,7 +304,10 @@ mod tests {
             Result<bytes::Bytes, std::io::Error>,
         >());
         let request = Request::post(VALIDATING_PATH).body(never).unwrap();
-        let response = router(metrics).oneshot(request).await.unwrap();
+        let response = router(metrics, Around::default())
+            .oneshot(request)
+            .await
+            .unwrap();
         assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
     }
 }

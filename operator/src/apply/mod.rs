@@ -61,6 +61,16 @@ pub(crate) enum WriteError {
         /// Who owns it.
         owner: String,
     },
+    /// Something that the object needs is not there.
+    #[error("{kind} {name} cannot be made: {lack}")]
+    Lacking {
+        /// Kind of the object.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+        /// What is missing, and what to do.
+        lack: String,
+    },
     /// The object is not there.
     #[error("{kind} {name} does not exist")]
     Missing {
@@ -100,6 +110,7 @@ impl WriteError {
             Self::Conflict { .. } => "Conflict",
             Self::Exists { .. } => "AlreadyExists",
             Self::Taken { .. } => "NameConflict",
+            Self::Lacking { .. } => "Lacking",
             Self::Missing { .. } => "NotFound",
             Self::Refused { .. } => "Refused",
             Self::Server { .. } => "ServerError",

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use coppice_operator_api::labels::{self, Component, annotations};
-use coppice_operator_api::{PodClique, PodCliqueSpec, env};
+use coppice_operator_api::{PodClique, PodCliqueSpec, env, names};
 use coppice_operator_plan::gang;
 use coppice_operator_plan::ids::{CliqueId, GangId};
 use coppice_operator_plan::order;
@@ -11,7 +11,7 @@ use coppice_operator_plan::replica::CliquePlan;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
 use super::scope::Scope;
-use super::variables;
+use super::{compute_domain, variables};
 
 /// The PodClique of a plan, owned by `owner`: the set, or the scaling group for a member.
 ///
@@ -46,6 +46,10 @@ pub(crate) fn clique(
     }
     if let Some((group, _)) = plan.id.group() {
         variables::prepend(&mut spec.pod_spec, &group_variables(scope, group));
+    }
+    if let Some(group) = scope.set.domains.of_clique(plan.id.template()) {
+        let domain = names::compute_domain(scope.set.key.name(), scope.replica, group);
+        compute_domain::join(&mut spec.pod_spec, domain);
     }
     Some(PodClique {
         metadata: ObjectMeta {

@@ -2,7 +2,9 @@
 //! variables come from `coppice-operator-api`.
 
 pub(crate) mod autoscaler;
+pub(crate) mod claim;
 pub(crate) mod clique;
+pub(crate) mod compute_domain;
 pub(crate) mod gang;
 pub(crate) mod group;
 pub(crate) mod pod;

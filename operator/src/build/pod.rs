@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::Resource;
 
-use super::variables;
+use super::{claim, variables};
 
 /// Where the pods of one clique come from. Read from the PodClique *object*, so a clique that has not been admitted to a new
 /// template keeps making pods of the one it has.
@@ -52,10 +52,11 @@ impl Mould {
         format!("{prefix}{}", pod_suffix(&self.uid, index, attempt))
     }
 
-    /// The pod with that index. A gang backend adds what it needs.
-    pub(crate) fn pod(&self, index: u32, name: String) -> Pod {
+    /// The pod with that index, which uses these claims. A gang backend adds what it needs.
+    pub(crate) fn pod(&self, index: u32, name: String, claims: &[String]) -> Pod {
         let mut spec = self.spec.pod_spec.clone();
         variables::prepend(&mut spec, &self.variables());
+        claim::use_claims(&mut spec, claims);
         spec.hostname = Some(names::pod_hostname(&self.clique, index));
         spec.subdomain = Some(names::headless_service(&self.set, self.replica));
         if !self.parents.is_empty() {

@@ -141,5 +141,7 @@ pub(crate) fn code_of(kind: Kind) -> ErrorCode {
         Kind::ServiceAccount => ErrorCode::SyncServiceAccount,
         Kind::Role => ErrorCode::SyncRole,
         Kind::RoleBinding => ErrorCode::SyncRoleBinding,
+        Kind::Claim | Kind::ClaimTemplate => ErrorCode::SyncSetResourceClaim,
+        Kind::ComputeDomain => ErrorCode::SyncComputeDomain,
     }
 }

@@ -3,6 +3,8 @@
 //! A pass over a unit is one flow, left to right: fetch → validate → plan → build → apply → report. The next pass starts over
 //! from what is there.
 
+pub(crate) mod claims;
+pub(crate) mod domains;
 pub(crate) mod ensure;
 pub(crate) mod errors;
 pub(crate) mod pacing;
@@ -31,6 +33,8 @@ pub(crate) struct Context {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) pacing: Arc<Pacing>,
     pub(crate) pods: Arc<PodSettings>,
+    /// ComputeDomains are made.
+    pub(crate) auto_mnnvl: bool,
 }
 
 /// What pods get that no template says.

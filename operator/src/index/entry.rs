@@ -95,13 +95,15 @@ impl Shelf {
                 .placements
                 .remove(&(kind, Arc::from(name)))
                 .map(Record::Placement),
-            Kind::Set => None,
+            Kind::Set | Kind::ClaimTemplate => None,
             Kind::Service
             | Kind::Autoscaler
             | Kind::ServiceAccount
             | Kind::Role
             | Kind::RoleBinding
-            | Kind::Workload => self
+            | Kind::Workload
+            | Kind::Claim
+            | Kind::ComputeDomain => self
                 .plain
                 .remove(&(kind, Arc::from(name)))
                 .map(Record::Plain),
@@ -199,6 +201,13 @@ pub(super) fn is_news(before: &Record, after: &Record) -> bool {
             before.version.generation != after.version.generation
                 || before.version.terminating != after.version.terminating
                 || before.status != after.status
+        }
+        // Only this is ever looked at; the status of a claim that many pods share changes with each of them.
+        (Record::Plain(before), Record::Plain(after)) => {
+            before.version.terminating != after.version.terminating
+                || before.version.owner != after.version.owner
+                || before.version.applied != after.version.applied
+                || before.content != after.content
         }
         (Record::Placement(before), Record::Placement(after)) => {
             before.placed != after.placed

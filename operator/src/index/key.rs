@@ -49,6 +49,10 @@ pub(crate) enum Kind {
     PodGroup,
     CompositePodGroup,
     Workload,
+    Claim,
+    /// Read, never written.
+    ClaimTemplate,
+    ComputeDomain,
 }
 
 impl Kind {
@@ -68,6 +72,9 @@ impl Kind {
             Self::PodGroup => "PodGroup",
             Self::CompositePodGroup => "CompositePodGroup",
             Self::Workload => "Workload",
+            Self::Claim => "ResourceClaim",
+            Self::ClaimTemplate => "ResourceClaimTemplate",
+            Self::ComputeDomain => "ComputeDomain",
         }
     }
 }

@@ -27,7 +27,7 @@ use self::entry::{
     Endings, Record, ReplicaEntry, SetEntry, SetRecord, Shelf, carry_over, is_news, was_scaled,
 };
 use self::key::{Kind, SetKey, Unit};
-use self::record::{CliqueRecord, PodRecord, label, resource_version};
+use self::record::{CliqueRecord, PodRecord, Version, label, resource_version};
 use crate::queue::Queue;
 use crate::validated::Validated;
 
@@ -56,6 +56,8 @@ struct Inner {
     sets: BTreeMap<SetKey, SetEntry>,
     /// Levels of ClusterTopologyBindings, by name.
     bindings: BTreeMap<Arc<str>, Arc<[Level]>>,
+    /// Kinds that the server does not serve, or that may not be read.
+    absent: BTreeSet<Kind>,
     places: HashMap<Name, Place>,
     /// Pods whose deletion the server has accepted: whatever an older event says, they are on their way out.
     doomed: HashSet<PodUid>,
@@ -173,6 +175,83 @@ impl Index {
     /// ClusterTopologyBindings that are known, for a list to tell which are gone.
     pub(crate) fn bindings(&self) -> Vec<Arc<str>> {
         self.inner.lock().bindings.keys().cloned().collect()
+    }
+
+    /// A kind that not every cluster has is there, or is not. Whoever waited for it looks again.
+    pub(crate) fn set_served(&self, kind: Kind, is_served: bool) {
+        let mut inner = self.inner.lock();
+        let is_news = if is_served {
+            inner.absent.remove(&kind)
+        } else {
+            inner.absent.insert(kind)
+        };
+        drop(inner);
+        if is_news {
+            for unit in self.units() {
+                self.queue.mark_edited(&unit);
+            }
+        }
+    }
+
+    /// Whether objects of the kind can be read and written.
+    pub(crate) fn is_served(&self, kind: Kind) -> bool {
+        !self.inner.lock().absent.contains(&kind)
+    }
+
+    /// Names of the claims that pods of a set replica can use: those of the set and of the replica that are not on their way
+    /// out and belong to what is there now.
+    pub(crate) fn ready_claims(&self, key: &SetKey, replica: u32) -> BTreeSet<Arc<str>> {
+        let inner = self.inner.lock();
+        let Some(entry) = inner.sets.get(key) else {
+            return BTreeSet::new();
+        };
+        let of_replica = entry.replicas.get(&replica).map(|entry| &entry.shelf);
+        let set = entry.set.as_ref();
+        let set = set.and_then(|set| set.object.metadata.uid.as_deref());
+        let groups = of_replica
+            .into_iter()
+            .flat_map(|shelf| shelf.groups.values());
+        let cliques = of_replica
+            .into_iter()
+            .flat_map(|shelf| shelf.cliques.values());
+        let owners: BTreeSet<&str> = groups
+            .map(|group| &*group.version.uid)
+            .chain(cliques.map(|clique| &*clique.version.uid))
+            .chain(set)
+            .collect();
+        let shelves = of_replica.into_iter().chain([&entry.shelf]);
+        let plain = shelves.flat_map(|shelf| &shelf.plain);
+        let is_ready = |version: &Version| {
+            let owner = version.owner.as_deref();
+            !version.terminating && owner.is_some_and(|owner| owners.contains(owner))
+        };
+        plain
+            .filter(|((kind, _), record)| *kind == Kind::Claim && is_ready(&record.version))
+            .map(|((_, name), _)| Arc::clone(name))
+            .collect()
+    }
+
+    /// Name and uid of all objects of a kind without a record type of its own, in these replicas of the set.
+    pub(crate) fn plain_objects(
+        &self,
+        key: &SetKey,
+        kind: Kind,
+        replicas: impl Fn(Option<u32>) -> bool,
+    ) -> Vec<(Arc<str>, Arc<str>)> {
+        let inner = self.inner.lock();
+        let Some(entry) = inner.sets.get(key) else {
+            return Vec::new();
+        };
+        let below = entry.replicas.iter();
+        let below = below.map(|(index, entry)| (Some(*index), &entry.shelf));
+        let chosen = std::iter::once((None, &entry.shelf))
+            .chain(below)
+            .filter(|(replica, _)| replicas(*replica));
+        chosen
+            .flat_map(|(_, shelf)| &shelf.plain)
+            .filter(|((of_kind, _), _)| *of_kind == kind)
+            .map(|((_, name), record)| (Arc::clone(name), Arc::clone(&record.version.uid)))
+            .collect()
     }
 
     /// A PodCliqueSet is gone.

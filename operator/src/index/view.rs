@@ -7,6 +7,7 @@
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::core::v1::{Pod, Service, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
+use k8s_openapi::api::resource::v1::ResourceClaim;
 use k8s_openapi::api::scheduling::v1alpha3::{CompositePodGroup, PodGroup, Workload};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, OwnerReference, Time};
 use serde::{Deserialize, Deserializer};
@@ -14,6 +15,8 @@ use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 
 use coppice_operator_api::{PodClique, PodCliqueScalingGroup, PodGang};
+
+use crate::build::compute_domain::ComputeDomain;
 
 /// Declares a view of a Kubernetes kind: its metadata, and the named fields.
 macro_rules! view {
@@ -106,6 +109,14 @@ view! {
 view! {
     /// A Workload.
     WorkloadView of Workload {}
+}
+view! {
+    /// A ResourceClaim.
+    ClaimView of ResourceClaim {}
+}
+view! {
+    /// A ComputeDomain.
+    DomainView of ComputeDomain { spec: Raw }
 }
 view! {
     /// A pod.

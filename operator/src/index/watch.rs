@@ -12,7 +12,7 @@ use kube::runtime::watcher::{self, Config, Event, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 use super::entry::Record;
 use super::key::Kind;
@@ -20,8 +20,8 @@ use super::record::{
     CliqueRecord, GangRecord, GroupRecord, PlacementRecord, PlainRecord, PodRecord,
 };
 use super::view::{
-    AccountView, AutoscalerView, BindingView, CliqueView, CompositeView, GangView, GroupView,
-    PodGroupView, PodView, RoleView, ServiceView, WorkloadView,
+    AccountView, AutoscalerView, BindingView, ClaimView, CliqueView, CompositeView, DomainView,
+    GangView, GroupView, PodGroupView, PodView, RoleView, ServiceView, WorkloadView,
 };
 use super::{Index, Source};
 
@@ -62,6 +62,8 @@ filed! {
     PodGroupView as PodGroup: |view| Record::Placement(PlacementRecord::of_group(&view));
     CompositeView as CompositePodGroup: |view| Record::Placement(PlacementRecord::of_composite(&view));
     WorkloadView as Workload: |view| Record::Plain(PlainRecord::of(&view.metadata, None));
+    ClaimView as Claim: |view| Record::Plain(PlainRecord::of(&view.metadata, None));
+    DomainView as ComputeDomain: |view| Record::Plain(PlainRecord::of(&view.metadata, Some(&view.spec)));
 }
 
 impl Index {
@@ -134,6 +136,9 @@ pub(crate) fn start(
         watches.start::<AccountView>(&mut progress);
         watches.start::<RoleView>(&mut progress);
         watches.start::<BindingView>(&mut progress);
+        // Not every cluster has them.
+        watches.start::<ClaimView>(&mut progress);
+        watches.start::<DomainView>(&mut progress);
         if with_groups {
             watches.start::<PodGroupView>(&mut progress);
             watches.start::<CompositeView>(&mut progress);
@@ -191,6 +196,7 @@ async fn keep<V: Filed>(
     namespace: Option<String>,
     synced: watch::Sender<bool>,
 ) {
+    let is_optional = matches!(V::KIND, Kind::Claim | Kind::ComputeDomain);
     let mut events = std::pin::pin!(events);
     let mut since = 0;
     let mut seen = HashSet::new();
@@ -207,10 +213,27 @@ async fn keep<V: Filed>(
             Ok(Event::InitDone) => {
                 index.end_list(V::KIND, since, &seen, namespace.as_deref());
                 seen = HashSet::new();
+                if is_optional {
+                    index.set_served(V::KIND, true);
+                }
                 synced.send_replace(true);
             }
             Ok(Event::Apply(view)) => put(&index, view),
             Ok(Event::Delete(view)) => index.remove(V::KIND, view.meta()),
+            Err(error) if is_optional && is_absent(&error) => {
+                if index.is_served(V::KIND) {
+                    info!(kind = V::KIND.as_str(), error = %coppice_runtime::telemetry::chain(&error), "there are no objects of that kind as long as they cannot be read");
+                }
+                index.set_served(V::KIND, false);
+                // Where the kind was taken away, so were its objects.
+                index.end_list(
+                    V::KIND,
+                    index.begin_list(),
+                    &HashSet::new(),
+                    namespace.as_deref(),
+                );
+                synced.send_replace(true);
+            }
             Err(error) => report(V::KIND.as_str(), &error),
         }
     }
@@ -249,12 +272,7 @@ async fn keep_bindings(
                 index.put_binding(&Arc::from(binding.name_any()), None);
             }
             Err(error) => {
-                let is_absent = matches!(
-                    &error,
-                    watcher::Error::InitialListFailed(kube::Error::Api(status))
-                        if matches!(status.code, 403 | 404)
-                );
-                if !is_absent {
+                if !is_absent(&error) {
                     report("ClusterTopologyBinding", &error);
                 } else if !std::mem::replace(&mut is_warned, true) {
                     warn!(error = %coppice_runtime::telemetry::chain(&error), "ClusterTopologyBindings cannot be read: topology constraints are not applied");
@@ -324,6 +342,15 @@ fn put_set(index: &Index, set: DeserializeGuard<PodCliqueSet>) {
         Ok(set) => index.put_set(set, Source::Watch),
         Err(error) => warn!(namespace, name, error = %error.error, "a PodCliqueSet cannot be read"),
     }
+}
+
+/// The kind is not served, or may not be read.
+fn is_absent(error: &watcher::Error) -> bool {
+    matches!(
+        error,
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+            if matches!(status.code, 403 | 404)
+    )
 }
 
 fn report(kind: &'static str, error: &watcher::Error) {

@@ -101,6 +101,11 @@ fn free_port() -> Result<u16> {
 
 /// An operator with webhooks by URL, and their certificate in a Secret. Returns when the API server asks it.
 async fn world(secret: &str) -> Result<World> {
+    world_with(secret, &[]).await
+}
+
+/// The same with more arguments.
+pub(crate) async fn world_with(secret: &str, more: &[&str]) -> Result<World> {
     let cluster = crate::support::cluster(Profile::Native).await?;
     allow_secret(&cluster.client(), secret).await?;
     let port = free_port()?;
@@ -109,7 +114,8 @@ async fn world(secret: &str) -> Result<World> {
         format!("--webhook-address=127.0.0.1:{port}"),
         format!("--tls-secret={secret}"),
     ];
-    let arguments = arguments.each_ref().map(String::as_str);
+    let arguments = arguments.iter().map(String::as_str);
+    let arguments: Vec<&str> = arguments.chain(more.iter().copied()).collect();
     let world = World::new(Profile::Native, secret, &arguments).await?;
     in_effect(&world).await?;
     Ok(world)

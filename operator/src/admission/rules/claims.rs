@@ -3,9 +3,42 @@
 use std::collections::BTreeSet;
 
 use coppice_operator_api::PodCliqueSet;
+use coppice_operator_api::sharing::SharingScope;
+use coppice_operator_plan::ids::CliqueName;
 
+use super::names::{LONGEST_LABEL, group_index_digits, pod_index_digits, set_index_digits};
 use super::{clique_path, group_path};
 use crate::admission::field::FieldError;
+
+/// Every name of a claim is a name in pods, too, and has to be a DNS label.
+fn entry_name(
+    path: &str,
+    share: (&str, SharingScope),
+    owner: usize,
+    index: usize,
+    errors: &mut Vec<FieldError>,
+) {
+    let (name, scope) = share;
+    if name.is_empty() {
+        return;
+    }
+    let field = format!("{path}.name");
+    if let Err(wrong) = CliqueName::new(name) {
+        errors.push(FieldError::invalid(field, name, wrong.problem));
+        return;
+    }
+    let which = match scope {
+        SharingScope::AllReplicas => "all".len(),
+        SharingScope::PerReplica => index,
+    };
+    let length = owner + which + name.len() + 2;
+    if length > LONGEST_LABEL {
+        let rule = format!(
+            "leads to a claim with a name of {length} characters at the replicas asked for, and {LONGEST_LABEL} is the limit: shorten a name, or ask for fewer replicas"
+        );
+        errors.push(FieldError::invalid(field, name, rule));
+    }
+}
 
 pub(super) fn check(set: &PodCliqueSet, errors: &mut Vec<FieldError>) {
     let template = &set.spec.template;
@@ -52,9 +85,18 @@ pub(super) fn check(set: &PodCliqueSet, errors: &mut Vec<FieldError>) {
         .map(|group| group.name.as_str())
         .collect();
 
+    let set_name = set.metadata.name.as_deref().unwrap_or_default().len();
+    let set_index = set_index_digits(set);
     let mut list = List::new("spec.template.resourceSharing".to_owned(), &own);
     for share in template.resource_sharing.iter().flatten() {
         let path = list.entry(&share.name, share.namespace.as_deref(), errors);
+        entry_name(
+            &path,
+            (&share.name, share.scope),
+            set_name,
+            set_index,
+            errors,
+        );
         let Some(filter) = &share.filter else {
             continue;
         };
@@ -85,8 +127,11 @@ pub(super) fn check(set: &PodCliqueSet, errors: &mut Vec<FieldError>) {
     for (position, group) in template.scaling_groups().iter().enumerate() {
         let mut list = List::new(format!("{}.resourceSharing", group_path(position)), &own);
         let members = group.clique_names.iter().map(String::as_str).collect();
+        let owner = set_name + set_index + group.name.len() + 2;
+        let index = group_index_digits(group);
         for share in group.resource_sharing.iter().flatten() {
             let path = list.entry(&share.name, share.namespace.as_deref(), errors);
+            entry_name(&path, (&share.name, share.scope), owner, index, errors);
             let Some(filter) = &share.filter else {
                 continue;
             };
@@ -106,8 +151,14 @@ pub(super) fn check(set: &PodCliqueSet, errors: &mut Vec<FieldError>) {
     }
     for (position, clique) in template.cliques.iter().enumerate() {
         let mut list = List::new(format!("{}.resourceSharing", clique_path(position)), &own);
+        let mut around = template.scaling_groups().iter();
+        let around = around.find(|group| group.clique_names.contains(&clique.name));
+        let around = around.map_or(0, |group| group.name.len() + group_index_digits(group) + 2);
+        let owner = set_name + set_index + around + clique.name.len() + 2;
+        let index = pod_index_digits(clique);
         for share in clique.resource_sharing.iter().flatten() {
-            list.entry(&share.name, share.namespace.as_deref(), errors);
+            let path = list.entry(&share.name, share.namespace.as_deref(), errors);
+            entry_name(&path, (&share.name, share.scope), owner, index, errors);
         }
     }
 }

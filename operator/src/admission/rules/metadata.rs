@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use coppice_operator_api::{PodCliqueSet, labels as keys};
 use coppice_operator_plan::ids::CliqueName;
 
+use super::names::{LONGEST_LABEL, set_index_digits};
 use super::{clique_path, group_path};
 use crate::admission::field::FieldError;
 
@@ -107,13 +108,33 @@ pub(super) enum Place<'a> {
     Clique(&'a str),
 }
 
-/// This version makes no ComputeDomains, so a group that asks for one would get pods without what they need.
-pub(super) fn mnnvl(set: &PodCliqueSet, errors: &mut Vec<FieldError>) {
+/// Names of MNNVL groups, which become part of names of ComputeDomains; and none where no domains are made, because its pods
+/// would wait for ever.
+pub(super) fn mnnvl(set: &PodCliqueSet, is_enabled: bool, errors: &mut Vec<FieldError>) {
+    let name = set.metadata.name.as_deref().unwrap_or_default();
     for (path, _, value) in mnnvl_groups(set) {
-        if value != keys::MNNVL_NONE {
+        if value == keys::MNNVL_NONE {
+            continue;
+        }
+        if let Err(wrong) = CliqueName::new(value) {
             let rule = format!(
-                "this version of the operator makes no MNNVL groups: take the annotation out, or write {}",
+                "{}: name a group, or write {}",
+                wrong.problem,
                 keys::MNNVL_NONE
+            );
+            errors.push(FieldError::invalid(path, value, rule));
+            continue;
+        }
+        let length = name.len() + set_index_digits(set) + value.len() + 2;
+        if !is_enabled {
+            let rule = format!(
+                "MNNVL is switched off in this cluster: take the annotation out, write {}, or have the operator started with --auto-mnnvl=true",
+                keys::MNNVL_NONE
+            );
+            errors.push(FieldError::invalid(path, value, rule));
+        } else if length > LONGEST_LABEL {
+            let rule = format!(
+                "leads to a ComputeDomain with a name of {length} characters, and {LONGEST_LABEL} is the limit: shorten a name"
             );
             errors.push(FieldError::invalid(path, value, rule));
         }

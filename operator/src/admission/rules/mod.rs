@@ -105,10 +105,17 @@ pub(crate) fn check(set: &PodCliqueSet) -> Vec<FieldError> {
     errors
 }
 
+/// What the rules know beside the set.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Around {
+    /// ComputeDomains are made.
+    pub(crate) auto_mnnvl: bool,
+}
+
 /// Rules for new sets alone, beside [`check`].
-pub(crate) fn check_new(set: &PodCliqueSet) -> Vec<FieldError> {
+pub(crate) fn check_new(set: &PodCliqueSet, around: &Around) -> Vec<FieldError> {
     let mut errors = Vec::new();
-    metadata::mnnvl(set, &mut errors);
+    metadata::mnnvl(set, around.auto_mnnvl, &mut errors);
     topology::check(set, &mut errors);
     errors
 }
@@ -127,16 +134,6 @@ pub(crate) fn warnings(set: &PodCliqueSet) -> Vec<String> {
                 clique_path(position)
             )
         }));
-    }
-    let cliques = &template.cliques;
-    let groups = template.scaling_groups();
-    if template.resource_sharing.is_some()
-        || cliques
-            .iter()
-            .any(|clique| clique.resource_sharing.is_some())
-        || groups.iter().any(|group| group.resource_sharing.is_some())
-    {
-        warnings.push("resourceSharing is not applied by this version of the operator: pods get no shared claims".to_owned());
     }
     warnings
 }

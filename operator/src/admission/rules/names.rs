@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use coppice_operator_api::pod_clique_set::PodCliqueTemplateSpec;
+use coppice_operator_api::pod_clique_set::{PodCliqueScalingGroupConfig, PodCliqueTemplateSpec};
 use coppice_operator_api::{PodCliqueSet, defaults};
 use coppice_operator_plan::ids::{CliqueName, GroupName};
 
@@ -15,8 +15,8 @@ use crate::admission::field::FieldError;
 
 /// Longest name of a PodClique: the server keeps 58 characters before the five it adds to a pod's name, one of them a hyphen.
 const LONGEST_CLIQUE: usize = 57;
-/// Longest host name.
-const LONGEST_LABEL: usize = 63;
+/// Longest host name, and longest value of a label.
+pub(super) const LONGEST_LABEL: usize = 63;
 
 /// What planning depends on.
 pub(super) fn check(set: &PodCliqueSet, errors: &mut Vec<FieldError>) {
@@ -166,15 +166,7 @@ pub(super) fn check_lengths(set: &PodCliqueSet, errors: &mut Vec<FieldError>) {
         errors.push(FieldError::invalid("metadata.name", name, rule));
     }
     let template = &set.spec.template;
-    let most = |now: i32, scaled: Option<i32>| now.max(scaled.unwrap_or(now)).max(1) - 1;
-    let set_index = digits(most(set.spec.replicas, None));
-    let pods = |clique: &PodCliqueTemplateSpec| {
-        let scaled = clique.spec.auto_scaling_config.as_ref();
-        digits(most(
-            clique.spec.template_replicas(),
-            scaled.map(|config| config.max_replicas),
-        ))
-    };
+    let set_index = set_index_digits(set);
     for (position, clique) in standalone(set) {
         let field = format!("{}.name", clique_path(position));
         if name.len() + clique.name.len() > defaults::MAX_COMBINED_NAME_LENGTH {
@@ -182,7 +174,13 @@ pub(super) fn check_lengths(set: &PodCliqueSet, errors: &mut Vec<FieldError>) {
             continue;
         }
         let length = name.len() + set_index + clique.name.len() + 2;
-        derived(field, &clique.name, length, pods(clique), errors);
+        derived(
+            field,
+            &clique.name,
+            length,
+            pod_index_digits(clique),
+            errors,
+        );
     }
     let cliques: BTreeMap<&str, _> = template
         .cliques
@@ -190,11 +188,7 @@ pub(super) fn check_lengths(set: &PodCliqueSet, errors: &mut Vec<FieldError>) {
         .map(|clique| (clique.name.as_str(), clique))
         .collect();
     for (position, group) in template.scaling_groups().iter().enumerate() {
-        let scaled = group
-            .scale_config
-            .as_ref()
-            .map(|config| config.max_replicas);
-        let group_index = digits(most(group.template_replicas(), scaled));
+        let group_index = group_index_digits(group);
         for (member, clique) in group.clique_names.iter().enumerate() {
             let field = format!("{}.cliqueNames[{member}]", group_path(position));
             if name.len() + group.name.len() + clique.len() > defaults::MAX_COMBINED_NAME_LENGTH {
@@ -204,14 +198,36 @@ pub(super) fn check_lengths(set: &PodCliqueSet, errors: &mut Vec<FieldError>) {
             let length = name.len() + set_index + group.name.len() + group_index + clique.len() + 4;
             let pods = cliques
                 .get(clique.as_str())
-                .map_or(1, |clique| pods(clique));
+                .map_or(1, |clique| pod_index_digits(clique));
             derived(field, clique, length, pods, errors);
         }
     }
 }
 
-fn digits(number: i32) -> usize {
-    number.to_string().len()
+/// Digits of the highest index among so many replicas, now or when they are scaled.
+fn index_digits(now: i32, scaled: Option<i32>) -> usize {
+    let highest = now.max(scaled.unwrap_or(now)).max(1) - 1;
+    highest.to_string().len()
+}
+
+pub(super) fn set_index_digits(set: &PodCliqueSet) -> usize {
+    index_digits(set.spec.replicas, None)
+}
+
+pub(super) fn group_index_digits(group: &PodCliqueScalingGroupConfig) -> usize {
+    let scaled = group.scale_config.as_ref();
+    index_digits(
+        group.template_replicas(),
+        scaled.map(|config| config.max_replicas),
+    )
+}
+
+pub(super) fn pod_index_digits(clique: &PodCliqueTemplateSpec) -> usize {
+    let scaled = clique.spec.auto_scaling_config.as_ref();
+    index_digits(
+        clique.spec.template_replicas(),
+        scaled.map(|config| config.max_replicas),
+    )
 }
 
 fn too_long(field: String, set: &str, group: Option<&str>, clique: &str) -> FieldError {

@@ -4,6 +4,7 @@ use coppice_operator_api::init_container;
 use k8s_openapi::api::core::v1::{Container, PodSpec};
 
 use crate::admission::field::FieldError;
+use crate::build::compute_domain;
 
 pub(super) fn check(path: &str, pods: &PodSpec, errors: &mut Vec<FieldError>) {
     if pods.topology_spread_constraints.is_some() {
@@ -33,6 +34,16 @@ pub(super) fn check(path: &str, pods: &PodSpec, errors: &mut Vec<FieldError>) {
                 ));
             }
             variables(&path, container, errors);
+        }
+    }
+    for (position, claim) in pods.resource_claims.iter().flatten().enumerate() {
+        if claim.name == compute_domain::CLAIM {
+            let rule = "is the name of the claim that the operator adds for an MNNVL group: choose another";
+            errors.push(FieldError::invalid(
+                format!("{path}.resourceClaims[{position}].name"),
+                &claim.name,
+                rule,
+            ));
         }
     }
     let reserved = [

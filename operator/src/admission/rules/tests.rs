@@ -62,6 +62,12 @@ fn edited(edits: &[(&str, Value)]) -> PodCliqueSet {
     serde_json::from_value(set).unwrap()
 }
 
+/// Rules for new sets where MNNVL is on.
+fn check_new(set: &PodCliqueSet) -> Vec<FieldError> {
+    let around = Around { auto_mnnvl: true };
+    super::check_new(set, &around)
+}
+
 fn texts(errors: &[FieldError]) -> Vec<String> {
     errors.iter().map(ToString::to_string).collect()
 }
@@ -476,7 +482,7 @@ fn start_order() {
         [""; 0],
         "they count only where the type says so"
     );
-    assert_eq!(warnings(&elsewhere).len(), 4, "{:?}", warnings(&elsewhere));
+    assert_eq!(warnings(&elsewhere).len(), 3, "{:?}", warnings(&elsewhere));
 }
 
 #[test]
@@ -717,17 +723,49 @@ fn metadata_of_templates() {
         json!({"grove.io/mnnvl-group": "none"}),
     )]);
     assert_eq!(texts(&check_new(&none)), [""; 0]);
-    let group = edited(&[(
-        ".metadata.annotations",
-        json!({"grove.io/mnnvl-group": "g"}),
+}
+
+#[test]
+fn mnnvl_groups_are_names_and_need_the_feature() {
+    let said = |value: &str, auto_mnnvl: bool| {
+        let set = edited(&[(
+            ".metadata.annotations",
+            json!({"grove.io/mnnvl-group": value}),
+        )]);
+        texts(&super::check_new(&set, &Around { auto_mnnvl }))
+    };
+    let field = "metadata.annotations.grove.io/mnnvl-group: Invalid value:";
+    for good in ["none", "g", "train-2"] {
+        assert_eq!(said(good, true), [""; 0]);
+    }
+    assert_eq!(said("none", false), [""; 0]);
+    for (value, enabled, rule) in [
+        ("", true, "is empty: name a group, or write none"),
+        (
+            "a.b",
+            true,
+            "may only hold lowercase letters, digits and '-'",
+        ),
+        ("g", false, "MNNVL is switched off in this cluster"),
+    ] {
+        let all = said(value, enabled);
+        assert_eq!(all.len(), 1, "{all:?}");
+        assert!(
+            all[0].starts_with(&format!("{field} {value:?}: {rule}")),
+            "{all:?}"
+        );
+    }
+    let long = said(&"g".repeat(58), true);
+    assert!(long[0].contains("a name of 64 characters"), "{long:?}");
+    assert_eq!(said(&"g".repeat(57), true), [""; 0]);
+    let pods = "spec.template.cliques[0].spec.podSpec.resourceClaims[0].name";
+    assert_refused(&[(
+        "cliques.0.spec.podSpec.resourceClaims",
+        json!([{"name": "mnnvl-claim"}]),
+        &[&format!(
+            "{pods}: Invalid value: \"mnnvl-claim\": is the name of the claim that the operator adds for an MNNVL group: choose another"
+        )],
     )]);
-    assert_eq!(
-        texts(&check_new(&group)),
-        [
-            "metadata.annotations.grove.io/mnnvl-group: Invalid value: \"g\": this version of the operator makes no MNNVL groups: take the \
-          annotation out, or write none"
-        ]
-    );
 }
 
 #[test]
@@ -800,7 +838,44 @@ fn claims() {
                 "spec.template.cliques[0].resourceSharing[2].name: Duplicate value: \"x\": is shared by another entry of the list: list it once",
             ],
         ),
+        (
+            "resourceSharing",
+            json!([{"name": "a.b", "scope": "AllReplicas"}]),
+            &[
+                "spec.template.resourceSharing[0].name: Invalid value: \"a.b\": may only hold lowercase letters, digits and '-'",
+            ],
+        ),
     ]);
+}
+
+/// `svc` has three characters, `svc-0-pre-0-work-0-` with a group and a clique nineteen.
+#[test]
+fn names_of_claims_fit_at_the_most_replicas() {
+    let said = |path: &str, length: usize, scope: &str| {
+        let share = json!([{"name": "t".repeat(length), "scope": scope}]);
+        let all = texts(&check(&edited(&[(path, share)])));
+        all.iter()
+            .any(|text| text.contains("leads to a claim with a name of 64 characters"))
+    };
+    for (path, before, scope) in [
+        ("resourceSharing", "svc-0-", "PerReplica"),
+        ("resourceSharing", "svc-all-", "AllReplicas"),
+        (
+            "podCliqueScalingGroups.0.resourceSharing",
+            "svc-0-pre-4-",
+            "PerReplica",
+        ),
+        ("cliques.0.resourceSharing", "svc-0-front-3-", "PerReplica"),
+        (
+            "cliques.2.resourceSharing",
+            "svc-0-pre-4-work-all-",
+            "AllReplicas",
+        ),
+    ] {
+        let room = 63 - before.len();
+        assert!(!said(path, room, scope), "{path} {scope}");
+        assert!(said(path, room + 1, scope), "{path} {scope}");
+    }
 }
 
 #[test]

@@ -9,6 +9,7 @@ use coppice_operator_api::{PodClique, PodCliqueScalingGroup, PodCliqueSpec, labe
 use coppice_operator_plan::gang::gang_of;
 use coppice_operator_plan::ids::{CliqueId, PodIndex, PodUid};
 use coppice_operator_plan::replica::{CliquePlan, GroupPlan, Plan};
+use coppice_operator_plan::sharing::Owner;
 use futures::StreamExt;
 use futures::future::join_all;
 use futures::stream::FuturesUnordered;
@@ -18,6 +19,7 @@ use k8s_openapi::api::scheduling::v1alpha3::{CompositePodGroup, PodGroup};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Resource;
 use serde_json::Value;
+use tracing::debug;
 
 use super::fetch::Fetched;
 use crate::apply::WriteError;
@@ -25,6 +27,8 @@ use crate::backends::{Placement, PlacementObject, PodPlace};
 use crate::build;
 use crate::build::pod::Mould;
 use crate::controller::Context;
+use crate::controller::claims::{self, Wanted};
+use crate::controller::domains;
 use crate::controller::ensure::{self, Site, Stored, inputs};
 use crate::controller::errors::{Errors, code_of};
 use crate::index::key::Kind;
@@ -78,6 +82,48 @@ pub(super) async fn objects(cx: &Context, fetched: &Fetched, planned: &Plan, err
     for done in autoscalers {
         errors.check(ErrorCode::SyncHpa, None, done);
     }
+}
+
+/// Claims, when their owners are there, and ComputeDomains. Pods come later.
+pub(super) async fn claims(cx: &Context, fetched: &Fetched, planned: &Plan, errors: &mut Errors) {
+    let Some((_, entry, _)) = cx.index.replica(&fetched.set.key, fetched.replica) else {
+        return;
+    };
+    let (set, scope) = (&fetched.set, fetched.scope());
+    let wanted = set
+        .sharing
+        .of_replica(fetched.replica, planned, &fetched.observed);
+    let wanted = wanted.into_iter().map(|id| {
+        let owner = match &id.owner {
+            Owner::Set => Some(set.owner()),
+            Owner::Group(group) => {
+                let name = scope.group(group);
+                let record = entry.shelf.groups.get(&*name);
+                record
+                    .filter(|record| !record.version.terminating)
+                    .map(|record| group_owner(name, &record.version.uid))
+            }
+            Owner::Clique(clique) => {
+                let name = scope.clique(clique);
+                let record = entry.shelf.cliques.get(&*name);
+                record
+                    .filter(|record| !record.version.terminating)
+                    .map(|record| clique_owner(&name, record))
+            }
+        };
+        Wanted { id, owner }
+    });
+    let wanted: Vec<Wanted> = wanted.collect();
+    claims::sync(
+        cx,
+        set,
+        Some(fetched.replica),
+        &entry.shelf,
+        &wanted,
+        errors,
+    )
+    .await;
+    domains::sync(cx, scope, &entry.shelf, errors).await;
 }
 
 /// Uids of the scaling groups, by their objects' names, own writes included.
@@ -151,14 +197,7 @@ async fn ensure_clique(
             let Some(uid) = groups.get(&*group) else {
                 return Ok(());
             };
-            OwnerReference {
-                api_version: PodCliqueScalingGroup::api_version(&()).into_owned(),
-                kind: PodCliqueScalingGroup::kind(&()).into_owned(),
-                name: group,
-                uid: uid.to_string(),
-                controller: Some(true),
-                block_owner_deletion: Some(true),
-            }
+            group_owner(group, uid)
         }
     };
     let stored = record.map(
@@ -178,6 +217,7 @@ async fn ensure_clique(
         &clique.id,
         &clique.parents,
         &owner.uid,
+        fetched.set.domains.of_clique(clique.id.template()),
     );
     let build = || {
         build::clique::clique(scope, clique, owner.clone())
@@ -403,10 +443,27 @@ async fn create_pods(
             Some((mould(cx, fetched, planned, id, name, record)?, id, indexes))
         })
         .collect();
+    let sharing = &fetched.set.sharing;
+    let ready = cx.index.ready_claims(&fetched.set.key, fetched.replica);
     let mut creations = FuturesUnordered::new();
     for (mould, id, indexes) in &moulds {
         let taken: BTreeSet<&Arc<str>> = entry.shelf.pods.keys().collect();
         for index in *indexes {
+            let claims = sharing.of_pod(fetched.replica, id, *index);
+            let claims: Vec<String> = claims
+                .iter()
+                .map(|claim| build::claim::name(&fetched.set, Some(fetched.replica), claim))
+                .collect();
+            // Whoever makes the claim, or cannot, has this looked at again.
+            if let Some(missing) = claims.iter().find(|claim| !ready.contains(&***claim)) {
+                debug!(
+                    clique = mould.clique,
+                    index,
+                    claim = missing,
+                    "a pod waits for its claim"
+                );
+                continue;
+            }
             let uid = Arc::from(mould.uid.as_str());
             let mut attempt = entry.attempts.get(&(uid, *index)).copied().unwrap_or(0);
             let mut name = mould.pod_name(*index, attempt);
@@ -414,7 +471,7 @@ async fn create_pods(
                 attempt += 1;
                 name = mould.pod_name(*index, attempt);
             }
-            let mut pod = mould.pod(*index, name);
+            let mut pod = mould.pod(*index, name, &claims);
             let lane = placement.lanes.get(&((*id).clone(), *index)).copied();
             let gang = gang_of(&fetched.set.template, id);
             let of = PodPlace {
@@ -527,6 +584,17 @@ pub(super) async fn placement(
             }
         };
         errors.check(code_of(kind), None, done);
+    }
+}
+
+fn group_owner(name: String, uid: &str) -> OwnerReference {
+    OwnerReference {
+        api_version: PodCliqueScalingGroup::api_version(&()).into_owned(),
+        kind: PodCliqueScalingGroup::kind(&()).into_owned(),
+        name,
+        uid: uid.to_owned(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
     }
 }
 

@@ -35,6 +35,7 @@ pub(crate) async fn pass(cx: &Context, key: &SetKey, replica: u32) -> Outcome {
     debug!(?unit, report = ?planned.report, creates = planned.create.len(), deletes = planned.delete.len(), "planned");
     let mut errors = Errors::default();
     apply::objects(cx, &fetched, &planned, &mut errors).await;
+    apply::claims(cx, &fetched, &planned, &mut errors).await;
     apply::removals(cx, &fetched, &planned, &mut errors).await;
     let placement = cx.backend.place(view(&fetched, &planned));
     apply::pods(cx, &fetched, &planned, &placement, &mut errors).await;

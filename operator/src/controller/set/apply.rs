@@ -1,5 +1,6 @@
 //! What belongs to a set as a whole.
 
+use coppice_operator_api::error_code::ErrorCode;
 use coppice_operator_api::{PodCliqueSet, names};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
@@ -9,10 +10,12 @@ use serde_json::{Value, json};
 use crate::apply::WriteError;
 use crate::build::rbac;
 use crate::controller::Context;
+use crate::controller::claims::{self, Wanted};
+use crate::controller::domains;
 use crate::controller::ensure::{self, Site, Stored, inputs};
 use crate::controller::errors::{Errors, code_of};
 use crate::index::entry::{SetEntry, SetRecord};
-use crate::index::key::Kind;
+use crate::index::key::{Kind, Unit};
 use crate::index::view::{AccountView, BindingView, RoleView, WorkloadView};
 use crate::validated::Validated;
 
@@ -75,6 +78,28 @@ async fn change_finalizers(
         .await?;
     cx.index.absorb_set(set);
     Ok(())
+}
+
+/// Claims that all replicas share; these are told of new ones, because their pods wait for them. And what the set asks for
+/// that the cluster does not have.
+pub(super) async fn claims(cx: &Context, entry: &SetEntry, set: &Validated, errors: &mut Errors) {
+    if !set.sharing.is_empty() && !cx.index.is_served(Kind::Claim) {
+        let lack = claims::not_served(set);
+        errors.note(ErrorCode::SyncSetResourceClaim, None, lack);
+    }
+    if let Some(lack) = domains::lack(cx, set) {
+        errors.note(ErrorCode::SyncComputeDomain, None, lack);
+    }
+    let wanted = set.sharing.of_set().into_iter().map(|id| Wanted {
+        id,
+        owner: Some(set.owner()),
+    });
+    let wanted: Vec<Wanted> = wanted.collect();
+    if claims::sync(cx, set, None, &entry.shelf, &wanted, errors).await > 0 {
+        for index in 0..set.replicas {
+            cx.queue.mark(&Unit::Replica(set.key.clone(), index));
+        }
+    }
 }
 
 /// Service account and, where cliques start in an order, the right to read PodCliques; the backend's Workload.

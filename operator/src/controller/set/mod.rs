@@ -77,6 +77,7 @@ async fn wanted(
         return None;
     }
     apply::objects(cx, entry, set, errors).await;
+    apply::claims(cx, entry, set, errors).await;
     let now = Timestamp::now();
     let planned = plan(
         &set.template,

@@ -13,12 +13,14 @@ use futures::stream;
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::core::v1::{Pod, Service, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
+use k8s_openapi::api::resource::v1::ResourceClaim;
 use k8s_openapi::api::scheduling::v1alpha3::{CompositePodGroup, PodGroup, Workload};
 use kube::Resource;
 
 use super::apply;
 use crate::apply::{WriteError, Writer};
 use crate::controller::Context;
+use crate::controller::domains;
 use crate::controller::errors::{Errors, code_of};
 use crate::index::entry::SetRecord;
 use crate::index::key::{Kind, SetKey};
@@ -59,7 +61,7 @@ async fn remove(
     chosen: impl Fn(Option<u32>) -> bool,
     errors: &mut Errors,
 ) {
-    let live = cx.index.live(key, chosen);
+    let live = cx.index.live(key, &chosen);
     if let Some(replicas) = live.get(&Kind::Pod) {
         let removed = in_chunks(cx, key, Kind::Pod, replicas, errors).await;
         if let Some(set) = cx.index.set(key).and_then(|entry| entry.set) {
@@ -82,6 +84,7 @@ async fn remove(
         Kind::PodGroup,
         Kind::CompositePodGroup,
         Kind::Workload,
+        Kind::Claim,
         Kind::RoleBinding,
         Kind::Role,
         Kind::ServiceAccount,
@@ -89,6 +92,24 @@ async fn remove(
         if let Some(replicas) = live.get(&kind) {
             in_chunks(cx, key, kind, replicas, errors).await;
         }
+    }
+    remove_domains(cx, key, &chosen, errors).await;
+}
+
+/// ComputeDomains are let go one by one, because of their finalizer; also those that are on their way out already.
+async fn remove_domains(
+    cx: &Context,
+    key: &SetKey,
+    chosen: impl Fn(Option<u32>) -> bool,
+    errors: &mut Errors,
+) {
+    let objects = cx.index.plain_objects(key, Kind::ComputeDomain, chosen);
+    let removals = stream::iter(objects).map(|(name, uid)| async move {
+        domains::remove(&cx.writer, key.namespace(), &name, &uid).await
+    });
+    let mut removals = removals.buffer_unordered(SIDE_BY_SIDE);
+    while let Some(done) = removals.next().await {
+        errors.check(code_of(Kind::ComputeDomain), None, done);
     }
 }
 
@@ -157,7 +178,13 @@ async fn delete_collection(
     selector: &str,
 ) -> Result<(), WriteError> {
     match kind {
-        Kind::Set => Ok(()),
+        // Sets are never deleted by us, templates not written, and domains have a way of their own.
+        Kind::Set | Kind::ClaimTemplate | Kind::ComputeDomain => Ok(()),
+        Kind::Claim => {
+            writer
+                .delete_collection::<ResourceClaim>(kind, namespace, selector)
+                .await
+        }
         Kind::Pod => {
             writer
                 .delete_collection::<Pod>(kind, namespace, selector)
