@@ -54,6 +54,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "coppice-loadtest",
         &[
             "coppice-engine",
+            "coppice-simulation",
             "coppice-scaler-plan",
             "coppice-operator-plan",
             "coppice-exposition",
@@ -61,6 +62,10 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("coppice-engine", &[]),
+    (
+        "coppice-simulation",
+        &["coppice-engine", "coppice-scaler-plan"],
+    ),
     ("coppice-runtime", &[]),
     (
         "coppice-testbed",
@@ -81,6 +86,19 @@ const PURE: &[(&str, &[&str])] = &[
             "rand_chacha",
             "rand_distr",
             "serde_json",
+        ],
+    ),
+    (
+        "coppice-simulation",
+        &[
+            "coppice-engine",
+            "coppice-scaler-plan",
+            "jiff",
+            "rand",
+            "rand_chacha",
+            "rand_distr",
+            "serde",
+            "thiserror",
         ],
     ),
     ("coppice-exposition", &["thiserror"]),

@@ -1,0 +1,132 @@
+//! The units of all roles and the GPUs they hold.
+
+use std::time::Duration;
+
+use coppice_engine::Engine;
+
+use crate::unit::Unit;
+use crate::world::World;
+
+/// Every unit that ever was, and who of them lives and serves.
+#[derive(Debug)]
+pub(crate) struct Fleet {
+    pub(crate) units: Vec<Unit>,
+    /// Units that are not gone, leaving ones included, by role, oldest first.
+    pub(crate) live: Vec<Vec<usize>>,
+    /// Units that take requests, by role, in the order in which they became ready.
+    pub(crate) serving: Vec<Vec<usize>>,
+    /// Units asked for, by role.
+    pub(crate) desired: Vec<u32>,
+    /// Units created by role, those of the beginning left out: the number of a unit's draws.
+    pub(crate) started: Vec<u64>,
+    /// GPUs held now.
+    used_gpus: u32,
+}
+
+impl Fleet {
+    /// These units of each role, ready at time zero.
+    pub(crate) fn new(world: &World, initial: &[u32]) -> Self {
+        let roles = world.roles().len();
+        let mut fleet = Self {
+            units: Vec::new(),
+            live: vec![Vec::new(); roles],
+            serving: vec![Vec::new(); roles],
+            desired: initial.to_vec(),
+            started: vec![0; roles],
+            used_gpus: 0,
+        };
+        for (role, count) in initial.iter().enumerate() {
+            for _ in 0..*count {
+                let unit = fleet.create(role, Duration::ZERO, Duration::ZERO);
+                fleet.units[unit].bound = Some(Duration::ZERO);
+                fleet.used_gpus += world.roles()[role].gpus_per_unit;
+                fleet.make_ready(world, unit, Duration::ZERO);
+            }
+        }
+        fleet
+    }
+
+    pub(crate) fn create(&mut self, role: usize, now: Duration, load: Duration) -> usize {
+        let unit = self.units.len();
+        self.units.push(Unit::new(role, now, load));
+        self.live[role].push(unit);
+        unit
+    }
+
+    /// Binds waiting units, oldest first; one that does not fit is passed over. Answers who was bound.
+    pub(crate) fn bind(&mut self, world: &World, now: Duration) -> Vec<usize> {
+        let mut waiting: Vec<usize> = self
+            .live
+            .iter()
+            .flatten()
+            .copied()
+            .filter(|unit| self.units[*unit].bound.is_none())
+            .collect();
+        waiting.sort_unstable();
+        waiting.retain(|unit| {
+            let gpus = world.roles()[self.units[*unit].role].gpus_per_unit;
+            let fits = world
+                .cluster_gpus
+                .is_none_or(|there| self.used_gpus + gpus <= there);
+            if fits {
+                self.used_gpus += gpus;
+                self.units[*unit].bound = Some(now);
+            }
+            fits
+        });
+        waiting
+    }
+
+    pub(crate) fn make_ready(&mut self, world: &World, unit: usize, now: Duration) {
+        let role = self.units[unit].role;
+        let described = &world.roles()[role];
+        self.units[unit].ready = Some(now);
+        self.units[unit].engine = Some(Box::new(Engine::new(
+            &described.profile,
+            described.engine.clone(),
+        )));
+        self.serving[role].push(unit);
+    }
+
+    /// Units that are not leaving.
+    pub(crate) fn staying(&self, role: usize) -> u32 {
+        let staying = self.live[role]
+            .iter()
+            .filter(|unit| self.units[**unit].leaving.is_none());
+        u32::try_from(staying.count()).unwrap_or(u32::MAX)
+    }
+
+    /// Who goes first: units without GPUs, then those that are not ready, then the others; among equals the newest.
+    pub(crate) fn victim(&self, role: usize) -> Option<usize> {
+        let staying = self.live[role]
+            .iter()
+            .copied()
+            .filter(|unit| self.units[*unit].leaving.is_none());
+        staying.max_by_key(|unit| {
+            let one = &self.units[*unit];
+            (one.bound.is_none(), one.ready.is_none(), *unit)
+        })
+    }
+
+    /// Takes a unit out of the router's sight.
+    pub(crate) fn leave(&mut self, unit: usize, now: Duration) {
+        self.units[unit].leaving = Some(now);
+        let role = self.units[unit].role;
+        self.serving[role].retain(|other| *other != unit);
+    }
+
+    /// Ends a unit and frees its GPUs.
+    pub(crate) fn remove(&mut self, world: &World, unit: usize, now: Duration) {
+        let role = self.units[unit].role;
+        if self.units[unit].holds_gpus() {
+            self.used_gpus -= world.roles()[role].gpus_per_unit;
+        }
+        let one = &mut self.units[unit];
+        one.leaving.get_or_insert(now);
+        one.gone = Some(now);
+        one.engine = None;
+        one.wake = None;
+        self.live[role].retain(|other| *other != unit);
+        self.serving[role].retain(|other| *other != unit);
+    }
+}

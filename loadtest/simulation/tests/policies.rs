@@ -1,0 +1,170 @@
+//! What holds of every policy, and what our law does.
+
+mod common;
+
+use std::time::Duration;
+
+use coppice_simulation::policy::Spec;
+use coppice_simulation::{Measures, Outcome, Request, Target, World};
+
+use common::*;
+
+const POOL: &[&str] = &[
+    "coppice",
+    "hpa-queue",
+    "hpa-kv",
+    "hpa-load",
+    "token-aware",
+    "slo-aware",
+    "wva1",
+    "wva2",
+    "dynamo",
+    "dynamo-load",
+    "dynamo-throughput",
+    "dynamo-kalman",
+    "apa",
+    "kpa",
+];
+const SPLIT: &[&str] = &[
+    "coppice",
+    "hpa-queue",
+    "hpa-kv",
+    "hpa-load",
+    "token-aware",
+    "slo-aware",
+    "dynamo",
+    "dynamo-load",
+    "dynamo-throughput",
+    "heteroscale",
+    "tokenscale",
+];
+
+fn under(policy: &str, world: &World, requests: &[Request], duration: Duration) -> Outcome {
+    let spec: Spec = policy.parse().unwrap();
+    let mut scaler = spec.build(world).unwrap();
+    run(world, requests, duration, scaler.as_mut())
+}
+
+fn worlds() -> [(World, &'static [&'static str]); 2] {
+    [(pool(), POOL), (disaggregated(), SPLIT)]
+}
+
+/// 10 requests/s, a step to 50, and back.
+fn step() -> Vec<Request> {
+    requests(4, 1_800, |second| {
+        if (600..1_200).contains(&second) {
+            50.0
+        } else {
+            10.0
+        }
+    })
+}
+
+#[test]
+fn no_policy_sees_the_future() {
+    let turn = second(700);
+    let full = step();
+    let mut other: Vec<Request> = full
+        .iter()
+        .copied()
+        .filter(|request| request.at < turn)
+        .collect();
+    other.extend(
+        requests(99, 1_800, |_| 90.0)
+            .into_iter()
+            .filter(|request| request.at >= turn),
+    );
+    let before = |targets: &[Target]| -> Vec<Target> {
+        let early = targets.iter().filter(|target| target.at <= turn);
+        early.cloned().collect()
+    };
+    for (world, policies) in worlds() {
+        for policy in policies {
+            let [one, two] = [&full, &other].map(|requests| {
+                let outcome = under(policy, &world, requests, second(1_800));
+                (before(&outcome.decisions), before(&outcome.targets))
+            });
+            assert_eq!(one, two, "{policy}");
+        }
+    }
+}
+
+#[test]
+fn every_policy_moves_under_a_step_and_stays_within_bounds() {
+    let requests = step();
+    for (world, policies) in worlds() {
+        for policy in policies {
+            let outcome = under(policy, &world, &requests, second(1_800));
+            let wanted = outcome.decisions.iter().flat_map(|target| &target.units);
+            assert!(
+                wanted.clone().all(|units| (1..=16).contains(units)),
+                "{policy}"
+            );
+        }
+    }
+    let moved = |policy: &str| {
+        under(policy, &pool(), &requests, second(1_800))
+            .targets
+            .len()
+            > 1
+    };
+    for policy in ["coppice", "hpa-load", "token-aware", "dynamo", "slo-aware"] {
+        assert!(moved(policy), "{policy} did nothing");
+    }
+}
+
+#[test]
+fn nobody_serves_better_than_a_fleet_at_its_largest_from_the_start() {
+    let requests = step();
+    for (world, policies) in worlds() {
+        let attainment = |policy: &str| {
+            let outcome = under(policy, &world, &requests, second(1_800));
+            Measures::of(&world, &requests, &outcome, second(1_800)).attainment
+        };
+        let largest = if world.is_disaggregated() {
+            "static:16+16"
+        } else {
+            "static:16"
+        };
+        let best = attainment(largest);
+        assert!(best > 0.999, "{best}");
+        for policy in policies {
+            let own = attainment(policy);
+            assert!(own <= best, "{policy} {own} {best}");
+        }
+    }
+}
+
+#[test]
+fn our_law_follows_a_step_and_comes_back() {
+    let requests = step();
+    for (world, _) in worlds() {
+        let outcome = under("coppice", &world, &requests, second(1_800));
+        let measures = Measures::of(&world, &requests, &outcome, second(1_800));
+        let at = |when: u64| -> u32 {
+            let target = outcome
+                .targets
+                .iter()
+                .rev()
+                .find(|target| target.at <= second(when));
+            target.unwrap().units.iter().sum()
+        };
+        assert!(at(660) > at(590), "{:?}", outcome.targets);
+        assert!(at(1_800) < at(1_190), "{:?}", outcome.targets);
+        assert!(measures.attainment > 0.7, "{}", measures.attainment);
+        assert_eq!(measures.aborted + measures.unfinished + measures.refused, 0);
+    }
+}
+
+#[test]
+fn a_budget_is_kept_by_those_who_know_it() {
+    let requests = step();
+    for (world, _) in worlds() {
+        let world = world.with_budget_gpus(Some(4));
+        for policy in ["coppice", "dynamo-throughput"] {
+            let outcome = under(policy, &world, &requests, second(1_800));
+            let measures = Measures::of(&world, &requests, &outcome, second(1_800));
+            assert_eq!(measures.budget_violation_seconds, Some(0.0), "{policy}");
+        }
+    }
+}
