@@ -138,11 +138,21 @@ fn per_set(
 /// Whether the budget cannot hold even the minimum of every role.
 fn minimum_problem(frame: &Frame<'_>) -> Option<Problem> {
     let limit = frame.gpu_limit()?;
+    let minimum = least(frame);
+    (minimum > limit).then_some(Problem::BudgetBelowMinimum { minimum, limit })
+}
+
+/// GPUs of the minimum of every role.
+fn least(frame: &Frame<'_>) -> u64 {
     let least: Vec<u32> = (0..frame.rooms.len())
         .map(|role| frame.total(role).min())
         .collect();
-    let minimum = frame.gpus(&least);
-    (minimum > limit).then_some(Problem::BudgetBelowMinimum { minimum, limit })
+    frame.gpus(&least)
+}
+
+/// GPUs of the minimum of every role at `now`; unknown ones count as none.
+pub(crate) fn least_gpus(policy: &Policy, history: &History, fleet: &Fleet, now: Timestamp) -> u64 {
+    least(&frame(policy, history, fleet, now, &mut Vec::new()))
 }
 
 /// Gives every role its minimum in each of the sets that there will be.
@@ -285,7 +295,7 @@ fn assemble(
         let share = |role: usize, set: u32| plan.shares[role].get(set as usize).copied();
         Some(GpuUse {
             wanted: frame.gpus_in(&totals, plan.sets),
-            committed: fit::committed(fleet, plan.sets, share)?,
+            committed: fit::holdings(fleet, plan.sets, share)?,
             limit,
         })
     });

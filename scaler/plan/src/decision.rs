@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::fleet::Holdings;
 use crate::reading::{Age, Quantity};
 
 /// What is wanted, and why. Applying it twice does nothing more.
@@ -74,12 +75,12 @@ pub struct SetsDecision {
 }
 
 /// GPUs under a budget.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuUse {
     /// GPUs of the wanted units and sets.
     pub wanted: u64,
     /// GPUs held or asked for while this decision is carried out, terminating ones included.
-    pub committed: u64,
+    pub committed: Holdings,
     /// GPUs that may be held.
     pub limit: u64,
 }

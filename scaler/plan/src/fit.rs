@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::decision::Limit;
-use crate::fleet::Fleet;
+use crate::fleet::{Fleet, Holdings};
 use crate::joint::Frame;
 use crate::levels::Plan;
 use crate::policy::Budget;
@@ -30,14 +30,14 @@ pub(crate) fn fit(frame: &Frame<'_>, plan: &mut Plan) -> Vec<BTreeSet<Limit>> {
     cuts
 }
 
-/// GPUs that are held or asked for while `plan` is carried out, at the worst instant: terminating pods, and the larger of what lives, what is asked
+/// GPUs that are held or asked for while a plan is carried out, at the worst instant: terminating pods, and the larger of what lives, what is asked
 /// for and what will be. `None`: unknown.
-pub(crate) fn committed(
+pub(crate) fn holdings(
     fleet: &Fleet,
     sets: u32,
     share: impl Fn(usize, u32) -> Option<u32>,
-) -> Option<u64> {
-    let mut total = fleet.committed_gpus()?;
+) -> Option<Holdings> {
+    let mut total = fleet.holdings()?;
     for set in fleet
         .sets
         .iter()
@@ -47,28 +47,22 @@ pub(crate) fn committed(
             let now = held(fleet, set.index, index)?;
             let wanted =
                 u64::from(role.gpus_per_unit?) * u64::from(share(index, set.index).unwrap_or(0));
-            total += wanted.saturating_sub(now.max(u64::from(units.gpus)));
+            total.roles[index] += wanted.saturating_sub(now.max(u64::from(units.gpus)));
         }
     }
     for index in 0..sets {
-        if fleet.set(index).is_some() && index < fleet.desired_sets {
+        let present = index < fleet.desired_sets;
+        if fleet.set(index).is_some() && present {
             continue;
         }
-        let mut set = if index < fleet.desired_sets {
-            0
-        } else {
-            u64::from(fleet.gpus_beside_roles?)
-        };
-        for (role, unit) in fleet.roles.iter().enumerate() {
-            let counted = if index < fleet.desired_sets {
-                unit.initial
-            } else {
-                0
-            };
-            let wanted = share(role, index).unwrap_or(0).max(unit.initial);
-            set += u64::from(unit.gpus_per_unit?) * u64::from(wanted - counted);
+        if !present {
+            total.beside += u64::from(fleet.gpus_beside_roles?);
         }
-        total += set;
+        for (role, unit) in fleet.roles.iter().enumerate() {
+            let counted = if present { unit.initial } else { 0 };
+            let wanted = share(role, index).unwrap_or(0).max(unit.initial);
+            total.roles[role] += u64::from(unit.gpus_per_unit?) * u64::from(wanted - counted);
+        }
     }
     Some(total)
 }

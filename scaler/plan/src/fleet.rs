@@ -113,13 +113,15 @@ impl Fleet {
     }
 
     /// GPUs that are held or asked for now: of every set, terminating pods, and the larger of what lives and what is asked for. `None`: unknown.
-    pub(crate) fn committed_gpus(&self) -> Option<u64> {
-        let mut total = 0;
+    #[must_use]
+    pub fn holdings(&self) -> Option<Holdings> {
+        let mut held = Holdings::none(self.roles.len());
         for set in &self.sets {
             let asked = set.index < self.desired_sets;
             let beside = if asked { self.gpus_beside_roles? } else { 0 };
-            total += u64::from(set.other_terminating_gpus) + u64::from(set.other_gpus.max(beside));
-            for (units, role) in set.roles.iter().zip(&self.roles) {
+            held.beside +=
+                u64::from(set.other_terminating_gpus) + u64::from(set.other_gpus.max(beside));
+            for (index, (units, role)) in set.roles.iter().zip(&self.roles).enumerate() {
                 let desired = if asked {
                     units.desired.unwrap_or(role.initial)
                 } else {
@@ -130,7 +132,8 @@ impl Fleet {
                 } else {
                     u64::from(role.gpus_per_unit?) * u64::from(desired)
                 };
-                total += u64::from(units.terminating_gpus) + gpus.max(u64::from(units.gpus));
+                held.roles[index] +=
+                    u64::from(units.terminating_gpus) + gpus.max(u64::from(units.gpus));
             }
         }
         let absent = self
@@ -138,17 +141,47 @@ impl Fleet {
             .filter(|index| self.set(*index).is_none())
             .count();
         if absent > 0 {
-            total += u64::try_from(absent).ok()? * self.initial_set_gpus()?;
+            let absent = u64::try_from(absent).ok()?;
+            held.beside += absent * u64::from(self.gpus_beside_roles?);
+            for (held, role) in held.roles.iter_mut().zip(&self.roles) {
+                *held += absent * u64::from(role.gpus_per_unit?) * u64::from(role.initial);
+            }
         }
-        Some(total)
+        Some(held)
     }
 
-    /// GPUs of a set as it starts. `None`: unknown.
-    pub(crate) fn initial_set_gpus(&self) -> Option<u64> {
-        let mut total = u64::from(self.gpus_beside_roles?);
-        for role in &self.roles {
-            total += u64::from(role.gpus_per_unit?) * u64::from(role.initial);
+    /// The sum of [`Fleet::holdings`].
+    pub(crate) fn committed_gpus(&self) -> Option<u64> {
+        self.holdings().map(|held| held.total())
+    }
+
+    /// Whether the GPUs of every unit and of a whole set are known.
+    pub(crate) fn knows_gpus(&self) -> bool {
+        self.gpus_beside_roles.is_some()
+            && self.roles.iter().all(|role| role.gpus_per_unit.is_some())
+    }
+}
+
+/// GPUs by role.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holdings {
+    /// Of each role, in the policy's order.
+    pub roles: Vec<u64>,
+    /// Of pods that belong to no role.
+    pub beside: u64,
+}
+
+impl Holdings {
+    fn none(roles: usize) -> Self {
+        Self {
+            roles: vec![0; roles],
+            beside: 0,
         }
-        Some(total)
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.beside + self.roles.iter().sum::<u64>()
     }
 }

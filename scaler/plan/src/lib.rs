@@ -19,6 +19,7 @@ mod joint;
 mod levels;
 mod observation;
 mod policy;
+pub mod pool;
 mod reading;
 mod settle;
 mod snapshot;
@@ -30,7 +31,7 @@ pub use decide::decide;
 pub use decision::{
     Because, Decision, GpuUse, Limit, Problem, RoleDecision, SetsDecision, Share, Step, StepObject,
 };
-pub use fleet::{Fleet, RoleFleet, RoleInSet, SetFleet};
+pub use fleet::{Fleet, Holdings, RoleFleet, RoleInSet, SetFleet};
 pub use history::History;
 pub use observation::{Observation, Offered, RoleObservation};
 pub use policy::{

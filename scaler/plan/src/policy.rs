@@ -404,6 +404,18 @@ impl Policy {
     pub const fn limits(&self) -> &Limits {
         &self.limits
     }
+
+    /// The same policy under another budget.
+    #[must_use]
+    pub fn with_budget(&self, budget: Budget) -> Self {
+        Self {
+            roles: self.roles.clone(),
+            limits: Limits {
+                budget,
+                ..self.limits.clone()
+            },
+        }
+    }
 }
 
 fn check_objectives(role: &RolePolicy) -> Result<(), PolicyError> {

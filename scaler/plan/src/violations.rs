@@ -150,7 +150,7 @@ fn check_budget(policy: &Policy, fleet: &Fleet, decision: &Decision, found: &mut
             .next()
     };
     match (
-        crate::fit::committed(fleet, decision.sets.wanted, share),
+        crate::fit::holdings(fleet, decision.sets.wanted, share).map(|held| held.total()),
         fleet.committed_gpus(),
     ) {
         (Some(committed), Some(before)) if committed > limit.max(before) => {

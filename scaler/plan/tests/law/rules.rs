@@ -533,7 +533,10 @@ fn the_budget_is_shared_in_proportion_and_named() {
         decision.gpus,
         Some(GpuUse {
             wanted: 24,
-            committed: 24,
+            committed: Holdings {
+                roles: vec![16, 8],
+                beside: 0
+            },
             limit: 24
         })
     );
@@ -554,7 +557,7 @@ fn growth_waits_for_the_gpus_of_what_is_going_away() {
         4,
         "two units' GPUs are still held"
     );
-    assert_eq!(decision.gpus.unwrap().committed, 24);
+    assert_eq!(decision.gpus.unwrap().committed.total(), 24);
 }
 
 #[test]

@@ -191,3 +191,74 @@ fn sizing_by_objective_follows_a_ramp_ahead_of_it() {
     assert!(world.desired(0) > 3, "{}", world.timeline);
     insta::assert_snapshot!(world.timeline);
 }
+
+/// Steps systems that share a pool, each with the priority beside it, and checks that the pool holds at every instant.
+fn step_together(pool: u32, systems: &mut [(i32, World)]) {
+    let claims: Vec<pool::Claim> = systems
+        .iter()
+        .map(|(priority, world)| {
+            let ask = world.ask(pool);
+            pool::Claim {
+                priority: *priority,
+                held: ask.held,
+                minimum: ask.minimum,
+                wanted: ask.wanted,
+                step: ask.step,
+            }
+        })
+        .collect();
+    let shares = pool::shares(pool.into(), &claims);
+    let allotments = pool::allotments(pool.into(), &claims, &shares);
+    for ((_, world), allotted) in systems.iter_mut().zip(allotments) {
+        world.policy = world
+            .policy
+            .with_budget(Budget::Gpus(u32::try_from(allotted).unwrap()));
+        world.pooled = true;
+        world.step();
+    }
+    let gpus: u32 = systems.iter().map(|(_, world)| world.gpus()).sum();
+    assert!(gpus <= pool, "{gpus} GPUs of {pool}");
+}
+
+fn step_until(second: u64, pool: u32, systems: &mut [(i32, World)]) {
+    while systems[0].1.now < second {
+        step_together(pool, systems);
+    }
+}
+
+#[test]
+fn two_systems_in_opposite_phases_share_a_pool_that_is_never_exceeded() {
+    let mut systems = [(0, world(limits())), (0, world(limits()))];
+    let mut served = Vec::new();
+    for phase in 0..6_u64 {
+        let (busy, quiet) = if phase % 2 == 0 { (0, 1) } else { (1, 0) };
+        systems[busy].1.load.requests = 25.0;
+        systems[quiet].1.load.requests = 3.0;
+        step_until((phase + 1) * 1_200, 44, &mut systems);
+        served.push((systems[busy].1.ready(0), systems[busy].1.ready(1)));
+    }
+    assert_eq!(served, vec![(5, 3); 6], "the busy one has what it needs");
+}
+
+#[test]
+fn a_system_of_higher_priority_takes_from_a_lower_one_at_once_and_gives_back_later() {
+    let mut systems = [(10, world(limits())), (100, world(limits()))];
+    systems[0].1.load.requests = 40.0;
+    step_until(1_200, 48, &mut systems);
+    assert!(systems[0].1.gpus() >= 36, "the lower one fills the pool");
+    systems[1].1.load.requests = 25.0;
+    step_until(1_320, 48, &mut systems);
+    assert_eq!(
+        (systems[1].1.desired(0), systems[1].1.desired(1)),
+        (5, 3),
+        "the higher one is served within two minutes:\n{}",
+        systems[1].1.timeline
+    );
+    assert!(
+        systems[0].1.ready(0) >= 1 && systems[0].1.ready(1) >= 1,
+        "the minimum stays"
+    );
+    systems[1].1.load.requests = 0.0;
+    step_until(4_000, 48, &mut systems);
+    assert!(systems[0].1.gpus() >= 36, "{}", systems[0].1.timeline);
+}

@@ -222,6 +222,8 @@ pub(crate) struct World {
     lost: bool,
     /// GPUs that nodes have; units beyond cannot be scheduled.
     pub(crate) hardware: u32,
+    /// The budget is what it has of a pool now: it may shrink below what is held.
+    pub(crate) pooled: bool,
     pub(crate) peak_gpus: u32,
     pub(crate) timeline: String,
     pub(crate) writes: usize,
@@ -272,6 +274,7 @@ impl World {
             queues: vec![0.0; roles],
             lost: false,
             hardware: u32::MAX,
+            pooled: false,
             peak_gpus: 0,
             timeline: String::new(),
             writes: 0,
@@ -435,17 +438,32 @@ impl World {
         u32::try_from(self.sets.values().flatten().map(scheduled).sum::<usize>()).unwrap()
     }
 
-    fn count_gpus(&mut self) {
+    /// GPUs of all units, leaving ones included.
+    pub(crate) fn gpus(&self) -> u32 {
         let units: usize = self
             .sets
             .values()
             .flatten()
             .map(|role| role.units.len() + role.gone_at.len())
             .sum();
-        self.peak_gpus = self
-            .peak_gpus
-            .max(u32::try_from(units).unwrap() * self.gpus_per_unit);
-        if let Budget::Gpus(limit) = self.policy.limits().budget {
+        u32::try_from(units).unwrap() * self.gpus_per_unit
+    }
+
+    /// What this system would do with `pool` GPUs for itself.
+    pub(crate) fn ask(&self, pool: u32) -> pool::Ask {
+        pool::ask(
+            &self.policy,
+            &self.history,
+            &self.fleet(),
+            pool,
+            at(self.now),
+        )
+        .unwrap()
+    }
+
+    fn count_gpus(&mut self) {
+        self.peak_gpus = self.peak_gpus.max(self.gpus());
+        if let (Budget::Gpus(limit), false) = (self.policy.limits().budget, self.pooled) {
             assert!(
                 self.peak_gpus <= limit,
                 "{} GPUs of {limit} at {} s",
