@@ -5,6 +5,8 @@ use coppice_scaler_plan::{Age, Because, Decision, Limit, Problem};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
+use crate::pool::Standing;
+
 /// What the conditions are made from.
 #[derive(Debug)]
 pub(crate) struct Facts<'a> {
@@ -15,6 +17,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) decision: Option<&'a Decision>,
     /// Why the gateway's load is not known.
     pub(crate) traffic_trouble: Option<&'a str>,
+    /// How the policy stands with the pool that its budget names.
+    pub(crate) standing: &'a Standing,
 }
 
 struct State {
@@ -220,36 +224,44 @@ fn limited(facts: &Facts<'_>, decision: &Decision) -> State {
 }
 
 fn budget(facts: &Facts<'_>, decision: &Decision) -> State {
-    if let Some(pool) = facts
-        .spec
-        .budget
-        .as_ref()
-        .and_then(|budget| budget.name.as_ref())
-    {
-        let message = format!(
-            "budget.name: grants from GpuBudget \"{pool}\" are not taken by this version, so nothing grows: give budget.gpus"
-        );
-        return State::new(true, Reason::BudgetUnavailable, message);
+    if let Standing::Unavailable(why) = facts.standing {
+        return State::new(true, Reason::BudgetUnavailable, why);
     }
     let below = decision.problems.iter().find_map(|problem| match problem {
         Problem::BudgetBelowMinimum { minimum, limit } => Some((minimum, limit)),
         Problem::Infeasible { .. } | Problem::QuorumAboveMaximum { .. } => None,
     });
     if let Some((minimum, limit)) = below {
-        let message = format!(
-            "budget.gpus {limit} is below the {minimum} GPUs of all minimums: raise budget.gpus or lower min"
-        );
+        let message = match facts.standing {
+            Standing::Member {
+                pool, limit: all, ..
+            } => format!(
+                "GpuBudget \"{pool}\" has {limit} of its {all} GPUs for this policy, below the {minimum} GPUs of all minimums: raise its spec.limit, lower min, or take a class of higher priority"
+            ),
+            Standing::Alone | Standing::Unavailable(_) => format!(
+                "budget.gpus {limit} is below the {minimum} GPUs of all minimums: raise budget.gpus or lower min"
+            ),
+        };
         return State::new(true, Reason::BudgetExhausted, message);
     }
     let cuts = |limits: &std::collections::BTreeSet<Limit>| limits.contains(&Limit::Budget);
     let bites =
         decision.roles.iter().any(|role| cuts(&role.limited_by)) || cuts(&decision.sets.limited_by);
     if bites {
-        State::new(
-            true,
-            Reason::BudgetExhausted,
-            "the budget has room for no more",
-        )
+        let message = match facts.standing {
+            Standing::Member {
+                pool,
+                limit,
+                allotted,
+                ..
+            } => format!(
+                "GpuBudget \"{pool}\" has {allotted} of its {limit} GPUs for this policy now, and others hold or need the rest"
+            ),
+            Standing::Alone | Standing::Unavailable(_) => {
+                "the budget has room for no more".to_owned()
+            }
+        };
+        State::new(true, Reason::BudgetExhausted, message)
     } else {
         State::new(false, Reason::WithinLimits, "the budget has room")
     }

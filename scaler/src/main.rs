@@ -8,6 +8,7 @@ mod conditions;
 mod consider;
 #[cfg(test)]
 mod dashboard;
+mod decide;
 mod events;
 mod explain;
 mod gpus;
@@ -17,6 +18,8 @@ mod metrics;
 mod observe;
 mod page;
 mod policy;
+mod pool;
+mod prepare;
 mod profile;
 mod record;
 mod run;

@@ -38,19 +38,17 @@ pub(crate) fn render(args: &ManifestArgs) -> anyhow::Result<String> {
         ..ServiceAccount::default()
     })?];
     match &args.namespace {
-        None => documents.extend([
-            document(&ClusterRole {
-                metadata: metadata(NAME, None),
-                rules: Some(rules()),
-                aggregation_rule: None,
-            })?,
-            document(&ClusterRoleBinding {
-                metadata: metadata(NAME, None),
-                role_ref: reference("ClusterRole", NAME),
-                subjects: Some(vec![subject(args)]),
-            })?,
-        ]),
-        Some(namespace) => documents.extend(namespaced(args, NAME, namespace, rules())?),
+        None => {
+            let mut all = rules();
+            all.extend(budget_rules());
+            documents.extend(clusterwide(args, NAME, all)?);
+        }
+        Some(namespace) => {
+            documents.extend(namespaced(args, NAME, namespace, rules())?);
+            // GpuBudgets have no namespace. The name holds the one of the installation, so that several can stand side by side.
+            let name = format!("{NAME}-budgets-{}", args.install_namespace);
+            documents.extend(clusterwide(args, &name, budget_rules())?);
+        }
     }
     let lease = vec![
         PolicyRule {
@@ -109,6 +107,24 @@ fn subject(args: &ManifestArgs) -> Subject {
         namespace: Some(args.install_namespace.clone()),
         api_group: None,
     }
+}
+
+fn clusterwide(
+    args: &ManifestArgs,
+    name: &str,
+    rules: Vec<PolicyRule>,
+) -> anyhow::Result<[String; 2]> {
+    let role = ClusterRole {
+        metadata: metadata(name, None),
+        rules: Some(rules),
+        aggregation_rule: None,
+    };
+    let binding = ClusterRoleBinding {
+        metadata: metadata(name, None),
+        role_ref: reference("ClusterRole", name),
+        subjects: Some(vec![subject(args)]),
+    };
+    Ok([document(&role)?, document(&binding)?])
 }
 
 fn namespaced(
@@ -179,6 +195,22 @@ fn rules() -> Vec<PolicyRule> {
         rule("", &["pods"], &["get", "list", "watch"]),
         rule("", &["configmaps"], &["get"]),
         rule("events.k8s.io", &["events"], &["create", "patch"]),
+    ]
+}
+
+/// Rights on the pools that policies share.
+fn budget_rules() -> Vec<PolicyRule> {
+    vec![
+        rule(
+            "autoscaling.coppice.dev",
+            &["gpubudgets"],
+            &["get", "list", "watch"],
+        ),
+        rule(
+            "autoscaling.coppice.dev",
+            &["gpubudgets/status"],
+            &["get", "patch"],
+        ),
     ]
 }
 
@@ -261,6 +293,8 @@ mod tests {
                 "ServiceAccount",
                 "Role",
                 "RoleBinding",
+                "ClusterRole",
+                "ClusterRoleBinding",
                 "Role",
                 "RoleBinding",
                 "Deployment"
@@ -268,7 +302,7 @@ mod tests {
         );
         assert_eq!(one[1]["metadata"]["namespace"], "serving");
         assert_eq!(
-            one[5]["spec"]["template"]["spec"]["containers"][0]["args"],
+            one[7]["spec"]["template"]["spec"]["containers"][0]["args"],
             json!(["run", "--namespace=serving"])
         );
     }

@@ -69,6 +69,11 @@ struct ConditionLabels {
     condition: String,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
+struct BudgetLabels {
+    budget: String,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct WriteLabels {
     object: &'static str,
@@ -142,6 +147,8 @@ pub(crate) struct Metrics {
     gpus_committed: PerPolicy<PolicyLabels>,
     gpus_limit: PerPolicy<PolicyLabels>,
     condition: PerPolicy<ConditionLabels>,
+    budget_limit: PerPolicy<BudgetLabels>,
+    budget_granted: PerPolicy<BudgetLabels>,
     writes: Family<WriteLabels, Counter>,
     decide: Histogram,
     pass: Histogram,
@@ -228,6 +235,12 @@ impl Metrics {
                 "condition",
                 "1 for a condition of a policy that is True, 0 for one that is False",
             ),
+            budget_limit: PerPolicy::register(registry, "budget_limit_gpus", "GPUs of a GpuBudget"),
+            budget_granted: PerPolicy::register(
+                registry,
+                "budget_granted_gpus",
+                "GPUs of a GpuBudget that are granted to policies",
+            ),
             writes: Family::default(),
             decide: Histogram::new(exponential_buckets(0.000_01, 4.0, 8)),
             pass: Histogram::new(exponential_buckets(0.000_25, 4.0, 8)),
@@ -258,7 +271,7 @@ impl Metrics {
             "Policies that are followed",
             metrics.policies.clone(),
         );
-        for object in ["scale", "status"] {
+        for object in ["scale", "status", "budget"] {
             for outcome in ["done", "outdated", "refused"] {
                 drop(
                     metrics
@@ -307,7 +320,8 @@ impl Metrics {
                 .map(|gpus| (own, whole_gpus(pick(gpus))))
         };
         self.gpus_wanted.show(key, gpus(|gpus| gpus.wanted));
-        self.gpus_committed.show(key, gpus(|gpus| gpus.committed));
+        self.gpus_committed
+            .show(key, gpus(|gpus| gpus.committed.total()));
         self.gpus_limit.show(key, gpus(|gpus| gpus.limit));
         self.show_conditions(key, status);
     }
@@ -420,6 +434,8 @@ impl Metrics {
             gpus_committed,
             gpus_limit,
             condition,
+            budget_limit: _,
+            budget_granted: _,
             writes: _,
             decide: _,
             pass: _,
@@ -442,6 +458,25 @@ impl Metrics {
         limited.show(key, None);
         sets_limited.show(key, None);
         condition.show(key, None);
+    }
+
+    /// Shows every GpuBudget: its name, its GPUs, and those that are granted.
+    pub(crate) fn budgets(&self, budgets: &[(String, u32, u64)]) {
+        // They belong to no policy: all of them are replaced together.
+        let all = (String::new(), String::new());
+        let labels = |budget: &String| BudgetLabels {
+            budget: budget.clone(),
+        };
+        let limits = budgets.iter();
+        self.budget_limit.show(
+            &all,
+            limits.map(|(name, limit, _)| (labels(name), f64::from(*limit))),
+        );
+        let granted = budgets.iter();
+        self.budget_granted.show(
+            &all,
+            granted.map(|(name, _, granted)| (labels(name), whole_gpus(*granted))),
+        );
     }
 
     pub(crate) fn wrote(&self, object: &'static str, outcome: &'static str) {
@@ -483,7 +518,7 @@ fn whole_gpus(gpus: u64) -> f64 {
 #[cfg(test)]
 pub(crate) mod tests {
     use coppice_scaler_api::ScalingPolicy;
-    use coppice_scaler_plan::{Age, Because, GpuUse, Limit, RoleDecision, SetsDecision};
+    use coppice_scaler_plan::{Age, Because, GpuUse, Holdings, Limit, RoleDecision, SetsDecision};
     use prometheus_client::encoding::text::encode;
     use serde_json::json;
 
@@ -530,7 +565,10 @@ pub(crate) mod tests {
             served_fraction: 0.5,
             gpus: Some(GpuUse {
                 wanted: 48,
-                committed: 56,
+                committed: Holdings {
+                    roles: vec![24, 32],
+                    beside: 0,
+                },
                 limit: 64,
             }),
             problems: Vec::new(),
@@ -567,9 +605,11 @@ pub(crate) mod tests {
             trouble: None,
             decision: Some(&decision),
             traffic_trouble: None,
+            standing: &crate::pool::Standing::Alone,
         };
         status.conditions = crate::conditions::conditions(&facts, &[], now);
         metrics.decided(&key(), &status, &decision, Duration::from_micros(80), now);
+        metrics.budgets(&[("h200-pool".to_owned(), 64, 56)]);
     }
 
     pub(crate) fn text(registry: &Registry) -> String {
@@ -590,6 +630,7 @@ pub(crate) mod tests {
             format!("scaler_reason{},because=\"Budget\"}} 1.0", of("decode")),
             format!("scaler_limited{},limit=\"Budget\"}} 1.0", of("prefill")),
             "scaler_committed_gpus{namespace=\"serving\",policy=\"qwen3\"} 56.0".to_owned(),
+            "scaler_budget_granted_gpus{budget=\"h200-pool\"} 56.0".to_owned(),
             "scaler_condition{namespace=\"serving\",policy=\"qwen3\",condition=\"Ready\"} 1.0"
                 .to_owned(),
         ] {

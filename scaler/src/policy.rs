@@ -116,7 +116,7 @@ pub(crate) fn validate(
     Ok(plan::Policy::new(roles, limits)?)
 }
 
-/// Grants from a GpuBudget are not taken: a policy that names one may shrink and not grow.
+/// What a policy that names a GpuBudget may hold depends on others (see `pool`): until that is known, nothing grows.
 fn budget(budget: Option<&api::Budget>) -> plan::Budget {
     match budget {
         None => plan::Budget::Unlimited,

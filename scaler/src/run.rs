@@ -12,8 +12,10 @@ use coppice_runtime::lease::{Elector, Ended, LeaseMetrics, Tenure};
 use coppice_runtime::server::{self, Limits};
 use coppice_runtime::shutdown::Shutdown;
 use coppice_runtime::{admin, lease};
-use coppice_scaler_api::{LEASE_NAME, ScalingPolicy};
+use coppice_scaler_api::{GpuBudget, LEASE_NAME, ScalingPolicy};
 use coppice_signals::{PodFacts, Signals, WatchId};
+use futures::StreamExt;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::core::DeserializeGuard;
 use kube::{Api, Client, Resource};
@@ -23,12 +25,15 @@ use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::consider::{Considered, Considerer, Views};
+use crate::consider::{Considered, Considerer};
+use crate::decide::{Ledgers, Work, decide_all};
 use crate::events::Events;
 use crate::memory::Memory;
 use crate::metrics::Metrics;
 use crate::page::Board;
 use crate::policy::Pace;
+use crate::pool::{PoolView, Pools};
+use crate::prepare::Views;
 use crate::settings::RunArgs;
 use crate::views::{PodView, ScaledView, SetView};
 use crate::watch::{Cache, Key};
@@ -136,6 +141,7 @@ struct Watches {
     cliques: Cache<ScaledView>,
     groups: Cache<ScaledView>,
     pods: Cache<PodView>,
+    budgets: Cache<PoolView>,
 }
 
 /// The loop's state.
@@ -148,6 +154,9 @@ struct Scaler {
     watch_id: WatchId,
     tenure: CurrentTenure,
     interval: Duration,
+    /// The namespace that is followed. `None`: all.
+    scope: Option<String>,
+    gpu_resource: String,
 }
 
 impl Scaler {
@@ -192,6 +201,12 @@ impl Scaler {
             pods: Cache::watch(
                 api(&client, namespace),
                 move |pod: Pod| Some(PodView::new(pod, &pod_resource)),
+                Arc::clone(&quiet),
+                stop.clone(),
+            ),
+            budgets: Cache::watch(
+                Api::all(client.clone()),
+                |budget: GpuBudget| Some(PoolView::new(budget)),
                 quiet,
                 stop.clone(),
             ),
@@ -218,6 +233,8 @@ impl Scaler {
             watch_id,
             tenure,
             interval: args.interval,
+            scope: args.namespace.clone(),
+            gpu_resource: args.gpu_resource.clone(),
         }
     }
 
@@ -274,9 +291,45 @@ impl Scaler {
                 .or_else(|| self.watches.groups.trouble()),
             children_listed: self.watches.cliques.is_listed() && self.watches.groups.is_listed(),
         };
+        let pools = self.pools(&policies);
+        self.considerer.metrics.budgets(&pools.totals());
         let tenure = self.tenure.get();
+        let mut work = self.prepare(&policies, &views, tenure.is_some(), now).await;
+        let ledgers = tenure.as_ref().map(|_| Ledgers {
+            client: &self.considerer.client,
+            metrics: &self.considerer.metrics,
+        });
+        decide_all(&mut work, &pools, ledgers, now).await;
+        let finished = {
+            let (considerer, tenure) = (&self.considerer, tenure.as_ref());
+            let each = work.into_iter().map(|mut work| async move {
+                let considered = considerer.finish(&mut work, tenure, now).await;
+                (work.key, work.memory, considered)
+            });
+            side_by_side(each).await
+        };
+        let mut recheck = self.interval;
+        for (key, memory, Considered { recheck_after }) in finished {
+            recheck = recheck.min(recheck_after);
+            self.memories.insert(key, memory);
+        }
+        self.feed(&pods);
+        self.considerer
+            .metrics
+            .passed(policies.len(), begun.elapsed());
+        recheck
+    }
+
+    /// The first half of a pass, for all policies.
+    async fn prepare(
+        &mut self,
+        policies: &BTreeMap<Key, Arc<ScalingPolicy>>,
+        views: &Views,
+        leading: bool,
+        now: Timestamp,
+    ) -> Vec<Work> {
         let mut memories = std::mem::take(&mut self.memories);
-        let work: Vec<(Key, Arc<ScalingPolicy>, Memory)> = policies
+        let begun: Vec<(Key, Arc<ScalingPolicy>, Memory)> = policies
             .iter()
             .map(|(key, policy)| {
                 let memory = memories
@@ -289,32 +342,44 @@ impl Scaler {
                 )
             })
             .collect();
-        let considered = {
-            let (considerer, views, tenure) = (&self.considerer, &views, tenure.as_ref());
-            let each = work
-                .into_iter()
-                .map(|(key, policy, mut memory)| async move {
-                    let considered = considerer
-                        .consider(&key, &policy, &mut memory, views, tenure, now)
-                        .await;
-                    (key, memory, considered)
-                });
-            futures::StreamExt::collect::<Vec<_>>(futures::StreamExt::buffer_unordered(
-                futures::stream::iter(each),
-                SIDE_BY_SIDE,
-            ))
-            .await
-        };
-        let mut recheck = self.interval;
-        for (key, memory, Considered { recheck_after }) in considered {
-            recheck = recheck.min(recheck_after);
-            self.memories.insert(key, memory);
+        let considerer = &self.considerer;
+        let each = begun
+            .into_iter()
+            .map(|(key, policy, mut memory)| async move {
+                let prepared = considerer
+                    .prepare(&key, &policy, &mut memory, views, leading, now)
+                    .await;
+                Work {
+                    key,
+                    policy,
+                    memory,
+                    prepared,
+                    decided: None,
+                }
+            });
+        let mut work = side_by_side(each).await;
+        work.sort_by(|one, other| one.key.cmp(&other.key));
+        work
+    }
+
+    fn pools(&self, policies: &BTreeMap<Key, Arc<ScalingPolicy>>) -> Pools {
+        let named = policies.iter().filter_map(|(key, policy)| {
+            let budget = policy.spec.budget.as_ref()?;
+            Some((key.clone(), budget.name.clone()?))
+        });
+        let views = self.watches.budgets.all().map(|views| {
+            let views = views.into_iter();
+            views.map(|((_, name), view)| (name, view)).collect()
+        });
+        Pools {
+            views: views.ok_or_else(|| {
+                let trouble = self.watches.budgets.trouble();
+                trouble.unwrap_or_else(|| "they are still being listed".to_owned())
+            }),
+            named: named.collect(),
+            scope: self.scope.clone(),
+            resource: self.gpu_resource.clone(),
         }
-        self.feed(&pods);
-        self.considerer
-            .metrics
-            .passed(policies.len(), begun.elapsed());
-        recheck
     }
 
     /// Gives the collector the pods that policies read, when these have changed.
@@ -351,6 +416,13 @@ impl Scaler {
         }
         self.considerer.board.keep(|key| policies.contains_key(key));
     }
+}
+
+async fn side_by_side<F: Future>(each: impl Iterator<Item = F>) -> Vec<F::Output> {
+    futures::stream::iter(each)
+        .buffer_unordered(SIDE_BY_SIDE)
+        .collect()
+        .await
 }
 
 fn by_namespace(pods: &BTreeMap<Key, Arc<PodView>>) -> BTreeMap<String, Vec<Arc<PodView>>> {

@@ -26,7 +26,7 @@ pub(crate) fn record(
             .map(|limit| limited_by(*limit))
             .collect(),
     });
-    let gpus = decision.gpus.map(|gpus| api::GpuStatus {
+    let gpus = decision.gpus.as_ref().map(|gpus| api::GpuStatus {
         wanted: whole(gpus.wanted),
         limit: whole(gpus.limit),
     });

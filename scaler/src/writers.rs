@@ -86,6 +86,11 @@ impl Writers {
         self.objects.retain(|object, _| exists(*object));
     }
 
+    /// Whether a write of ours has not been seen yet.
+    pub(crate) fn waits(&self) -> bool {
+        self.objects.values().any(|seen| seen.written.is_some())
+    }
+
     /// Whether someone else writes a role's replicas in any set, or the sets.
     pub(crate) fn conflict(&self, role: Option<usize>) -> bool {
         let objects = self

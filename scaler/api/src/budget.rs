@@ -89,14 +89,15 @@ pub struct BudgetGrant {
     /// `namespace/name` of the policy.
     #[schemars(length(max = 317))]
     pub policy: String,
-    /// Role of the policy.
+    /// Role of the policy. Absent: pods of its target that belong to no role.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
-    pub role: String,
+    pub role: Option<String>,
     /// Units of the role.
     pub units: u32,
-    /// GPUs of these units.
+    /// GPUs of these units, those of pods that are leaving included.
     pub gpus: u32,
-    /// When the grant was last changed.
+    /// When the grant was last raised.
     #[schemars(with = "k8s_openapi::apimachinery::pkg::apis::meta::v1::Time")]
     pub at: Timestamp,
 }

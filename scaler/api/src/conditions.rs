@@ -58,7 +58,7 @@ names! {
         RoleNotFound,
         /// A role's profile cannot be read.
         ProfileUnavailable,
-        /// The policy names a GpuBudget, whose grants this scaler does not take: growth is refused.
+        /// The policy names a GpuBudget that is not known, or takes no grant for it: growth is refused.
         BudgetUnavailable,
         /// The policy is paused.
         Paused,

@@ -4,6 +4,7 @@
 
 mod gateway;
 mod plain;
+mod pool;
 mod schema;
 mod sets;
 mod support;

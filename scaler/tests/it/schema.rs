@@ -79,6 +79,7 @@ async fn every_sample_is_accepted() -> Result<()> {
         "PodCliqueSet",
         "ClusterTopologyBinding",
         "ScalingPolicy",
+        "GpuBudget",
         "ConfigMap",
     ] {
         ensure!(kinds.contains(kind), "no sample of {kind}: {kinds:?}");

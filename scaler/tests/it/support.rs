@@ -141,13 +141,19 @@ impl World {
         Ok(world)
     }
 
-    /// The same with an operator and `nodes` nodes of eight GPUs, which only pods with `pool=<namespace>` in their node selector use.
-    pub(crate) async fn with_operator(name: &str, nodes: usize) -> Result<Self> {
+    /// The same with `nodes` nodes of eight GPUs, which only pods with `pool=<namespace>` in their node selector use.
+    pub(crate) async fn with_fleet(name: &str, nodes: usize) -> Result<Self> {
         let mut world = Self::new(name).await?;
         let mut settings = FleetSettings::new(nodes);
         settings.name_prefix = format!("{}-", world.namespace);
         settings.labels = BTreeMap::from([("pool".to_owned(), world.namespace.clone())]);
         world._fleet = Some(Fleet::start(world.cluster, settings).await?);
+        Ok(world)
+    }
+
+    /// The same with an operator.
+    pub(crate) async fn with_operator(name: &str, nodes: usize) -> Result<Self> {
+        let mut world = Self::with_fleet(name, nodes).await?;
         let identity = Identity {
             user: format!("operator-{}", world.namespace),
             groups: vec!["system:masters".to_owned()],
@@ -349,11 +355,11 @@ async fn grant(client: &Client, program: &Path, namespace: &str, user: &str) -> 
             object["subjects"] =
                 json!([{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": user}]);
         }
-        if kind.starts_with("Role") {
+        if kind.contains("Role") {
             wanted.push(object.to_string());
         }
     }
-    ensure!(wanted.len() == 4, "two roles and two bindings: {wanted:?}");
+    ensure!(wanted.len() == 6, "three roles and bindings: {wanted:?}");
     coppice_testbed::apply(client, &wanted.join("\n---\n"), namespace).await?;
     Ok(())
 }
