@@ -7,8 +7,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::endpoint::Selected;
-use crate::engines::Signal;
-use crate::evaluate::{Combine, Gathered, Whose, gather};
+use crate::engines::{Kind, Signal};
+use crate::evaluate::{Combine, Gathered, Whose, gather, servers};
 use crate::histogram::WindowHistogram;
 use crate::metric::Metric;
 use crate::observe::MeasuredHistogram;
@@ -74,7 +74,13 @@ impl Evaluation<'_> {
             | Metric::SeriesRate(_) => self.rate(what),
             Metric::PrefixCacheHitRatio => self.ratio(Signal::PrefixHits, Signal::PrefixQueries),
             Metric::Latency(_, percentile) => {
-                let (histogram, basis) = self.histogram(what)?;
+                let (histogram, has_buckets, basis) = self.histogram(what)?;
+                if !has_buckets {
+                    // A mean is known, a quantile is not and never will be.
+                    return Err(Missing::NotExposed {
+                        servers: servers(self.selected),
+                    });
+                }
                 let value = histogram
                     .quantile(percentile.share())
                     .ok_or_else(|| self.no_observations(basis.span))?;
@@ -89,7 +95,7 @@ impl Evaluation<'_> {
 
     const fn whose(what: What) -> Whose {
         match what {
-            What::Signal(signal) if signal.is_offered() => Whose::Frontends,
+            What::Signal(signal) if signal.is_of_frontends() => Whose::Frontends,
             What::Signal(_) => Whose::Engines,
             What::Raw(_) => Whose::Everyone,
         }
@@ -209,8 +215,11 @@ impl Evaluation<'_> {
         })
     }
 
-    /// All observations together; at least one.
-    pub(crate) fn histogram(&self, what: What) -> Result<(WindowHistogram, Gathered<()>), Missing> {
+    /// All observations together, at least one, and whether any server has buckets of them.
+    pub(crate) fn histogram(
+        &self,
+        what: What,
+    ) -> Result<(WindowHistogram, bool, Gathered<()>), Missing> {
         let merged = RefCell::new(WindowHistogram::default());
         let gathered = self.gather(Self::whose(what), Combine::Share, |target, models| {
             target.add_histogram(what, models, self.window, &mut merged.borrow_mut())
@@ -219,7 +228,8 @@ impl Evaluation<'_> {
         if merged.count() <= 0.0 {
             return Err(self.no_observations(gathered.span));
         }
-        Ok((merged, gathered))
+        let has_buckets = gathered.values.contains(&true);
+        Ok((merged, has_buckets, gathered.without_values()))
     }
 
     /// Age of the oldest contributing sample.
@@ -238,9 +248,33 @@ impl Evaluation<'_> {
         }
     }
 
+    /// The mean of the observations.
+    pub(crate) fn mean(&self, what: What) -> Result<Measured, Missing> {
+        let measured = self.measured_histogram(what)?;
+        Ok(Measured {
+            value: measured.histogram.mean().unwrap_or(0.0),
+            age: measured.age,
+            endpoints: measured.endpoints,
+            scaled_up: false,
+            at_finish: measured.at_finish,
+        })
+    }
+
+    /// A signal as one value: a sum, a mean of shares, a rate, a mean of observations.
+    pub(crate) fn signal(&self, signal: Signal) -> Result<Measured, Missing> {
+        let what = What::Signal(signal);
+        let evaluated = match signal.kind() {
+            Kind::Gauge => self.gauge_sum(what),
+            Kind::Ratio => self.gauge_mean(what),
+            Kind::Counter => self.rate(what),
+            Kind::Histogram | Kind::Mean => return self.mean(what),
+        };
+        evaluated.map(|evaluated| self.measured(&evaluated))
+    }
+
     /// Observations with what they rest on.
     pub(crate) fn measured_histogram(&self, what: What) -> Result<MeasuredHistogram, Missing> {
-        let (histogram, basis) = self.histogram(what)?;
+        let (histogram, _, basis) = self.histogram(what)?;
         Ok(MeasuredHistogram {
             histogram,
             age: self.age(&basis),

@@ -2,6 +2,7 @@
 //!
 //! Channels of one target share the rows of its ring: row `n` of every channel belongs to the same scrape.
 
+use crate::engines::Fold;
 use crate::histogram::WindowHistogram;
 
 /// Where the series of a channel put their values.
@@ -28,6 +29,7 @@ pub(crate) struct Gauge {
     rows: Box<[f64]>,
     pub(crate) last: GaugeParts,
     next: GaugeParts,
+    fold: Fold,
 }
 
 /// Several series of a gauge as one.
@@ -50,27 +52,43 @@ impl GaugeParts {
         self.max = self.max.max(other.max);
         self.series += other.series;
     }
+
+    /// As one value.
+    pub(crate) const fn one(value: f64) -> Self {
+        Self {
+            sum: value,
+            max: value,
+            series: 1,
+        }
+    }
+
+    /// Several series become one, where the fold is not a sum.
+    fn folded(self, fold: Fold) -> Self {
+        match fold {
+            _ if self.series == 0 => self,
+            Fold::Sum => self,
+            Fold::Max => Self::one(self.max),
+            Fold::Mean => Self::one(self.sum / f64::from(self.series)),
+        }
+    }
 }
 
 impl Gauge {
-    pub(crate) fn new(rows: usize) -> Self {
+    pub(crate) fn new(rows: usize, fold: Fold) -> Self {
         Self {
             rows: vec![f64::NAN; rows].into(),
             last: GaugeParts::NONE,
             next: GaugeParts::NONE,
+            fold,
         }
     }
 
     pub(crate) fn observe(&mut self, value: f64) {
-        self.next.add(GaugeParts {
-            sum: value,
-            max: value,
-            series: 1,
-        });
+        self.next.add(GaugeParts::one(value));
     }
 
     pub(crate) fn commit(&mut self, row: usize) {
-        self.last = std::mem::replace(&mut self.next, GaugeParts::NONE);
+        self.last = std::mem::replace(&mut self.next, GaugeParts::NONE).folded(self.fold);
         self.rows[row] = if self.last.series > 0 {
             self.last.sum
         } else {
@@ -337,6 +355,11 @@ impl Histogram {
     /// The commit from which on bucket rows may be compared.
     pub(crate) const fn buckets_since(&self) -> u64 {
         self.buckets_since
+    }
+
+    /// Whether there are buckets, for quantiles.
+    pub(crate) fn has_buckets(&self) -> bool {
+        !self.bounds.is_empty()
     }
 
     /// Adds what was observed between two rows to `merged`; buckets from another row on where they started over later.

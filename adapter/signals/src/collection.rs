@@ -23,6 +23,8 @@ pub(crate) enum Part {
     Bucket,
     Sum,
     Count,
+    /// A series of which only the one with the greatest value is kept.
+    Newest,
     /// The process' start time.
     Start,
 }
@@ -40,6 +42,8 @@ pub(crate) struct SourceTerms {
     pub(crate) terms: Vec<u16>,
     pub(crate) at_finish: bool,
     pub(crate) late: bool,
+    /// Whether a series must pass the first term's tests.
+    pub(crate) by_labels: bool,
 }
 
 /// The series to keep of bodies that were recognised alike.
@@ -59,6 +63,21 @@ pub(crate) struct Collection {
     required: Vec<(u16, &'static str)>,
     /// Labels that may name the model, best first.
     pub(crate) model_labels: Vec<&'static str>,
+    /// What stands there where a server was not told a name.
+    pub(crate) unnamed_models: Vec<&'static str>,
+    /// The label that tells processes apart whose gauges outlive them.
+    pub(crate) process_label: Option<&'static str>,
+}
+
+/// The names under which a series may come: as the rules spell it, and as servers do besides.
+fn spellings(engine: &Engine, name: &str) -> Vec<String> {
+    let mut names = vec![name.to_owned()];
+    for spelling in engine.spellings {
+        if let Some(rest) = name.strip_prefix(spelling.rule) {
+            names.extend(spelling.others.iter().map(|other| format!("{other}{rest}")));
+        }
+    }
+    names
 }
 
 impl Collection {
@@ -67,18 +86,15 @@ impl Collection {
         let mut terms = Vec::new();
         let mut sources: BTreeMap<Signal, Vec<SourceTerms>> = BTreeMap::new();
         let mut uses: BTreeMap<String, Vec<NameUse>> = BTreeMap::new();
-        let mut add = |name: String, key: Key, part: Part| {
-            // An OpenMetrics answer of a Python server has its colons escaped.
-            if name.contains(':') {
-                uses.entry(name.replacen(':', "_", 1))
-                    .or_default()
-                    .push(NameUse { key, part });
+        let mut add = |engine: &Engine, name: &str, key: Key, part: Part| {
+            for name in spellings(engine, name) {
+                uses.entry(name).or_default().push(NameUse { key, part });
             }
-            uses.entry(name).or_default().push(NameUse { key, part });
         };
+        let appears_late = recognition.engines().any(|engine| engine.appears_late);
         for engine in recognition.engines() {
             if let Some(name) = engine.start_time {
-                add(name.to_owned(), Key::Term(u16::MAX), Part::Start);
+                add(engine, name, Key::Term(u16::MAX), Part::Start);
             }
             for rule in engine.rules {
                 for source in rule.sources {
@@ -89,25 +105,30 @@ impl Collection {
                         terms.push((engine, term));
                         let key = Key::Term(index);
                         match term.reading {
-                            Reading::Histogram { buckets, .. } => {
+                            Reading::Histogram { buckets } => {
                                 if buckets {
-                                    add(format!("{}_bucket", term.name), key, Part::Bucket);
+                                    let name = format!("{}_bucket", term.name);
+                                    add(engine, &name, key, Part::Bucket);
                                 }
-                                add(format!("{}_sum", term.name), key, Part::Sum);
-                                add(format!("{}_count", term.name), key, Part::Count);
+                                add(engine, &format!("{}_sum", term.name), key, Part::Sum);
+                                add(engine, &format!("{}_count", term.name), key, Part::Count);
                             }
+                            Reading::Mean { count } => {
+                                add(engine, term.name, key, Part::Sum);
+                                add(engine, count, key, Part::Count);
+                            }
+                            Reading::Newest { .. } => add(engine, term.name, key, Part::Newest),
                             Reading::Gauge
                             | Reading::Ratio
                             | Reading::Counter
-                            | Reading::Labels(_) => {
-                                add(term.name.to_owned(), key, Part::Value);
-                            }
+                            | Reading::Labels(_) => add(engine, term.name, key, Part::Value),
                         }
                     }
                     sources.entry(rule.signal).or_default().push(SourceTerms {
                         terms: indices,
                         at_finish: source.at_finish,
-                        late: source.late,
+                        late: source.late || appears_late,
+                        by_labels: source.by_labels,
                     });
                 }
             }
@@ -122,12 +143,13 @@ impl Collection {
             .engines()
             .filter_map(|engine| engine.model_label)
             .collect();
-        model_labels.extend(
-            ["model_name", "model"]
+        // A router tells its clients' names and those of its engines' models apart: only the latter are models.
+        if model_labels.is_empty() || !recognition.is_frontend() {
+            let others = ["model_name", "model"]
                 .into_iter()
-                .filter(|label| !model_labels.contains(label))
-                .collect::<Vec<_>>(),
-        );
+                .filter(|label| !model_labels.contains(label));
+            model_labels.extend(others.collect::<Vec<_>>());
+        }
         let required = [Signal::Running, Signal::Waiting]
             .into_iter()
             .filter_map(|signal| sources.get(&signal)?.first()?.terms.first().copied())
@@ -143,6 +165,13 @@ impl Collection {
             raw: raw.values().copied().collect(),
             required,
             model_labels,
+            unnamed_models: recognition
+                .engines()
+                .filter_map(|engine| engine.unnamed_model)
+                .collect(),
+            process_label: recognition
+                .engines()
+                .find_map(|engine| engine.process_label),
         }
     }
 
@@ -220,6 +249,11 @@ impl Catalogue {
     /// The id of a series collected by its own name.
     pub(crate) fn raw(&self, name: &str) -> Option<u32> {
         self.raw.get(name).copied()
+    }
+
+    /// Makes the collections anew when they are next asked for.
+    pub(crate) fn renew(&mut self) {
+        self.collections.clear();
     }
 
     /// How many series are collected by their own names.

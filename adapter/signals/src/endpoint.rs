@@ -280,6 +280,7 @@ impl Selected {
 mod tests {
     use super::*;
     use crate::collection::Collection;
+    use crate::engines::Servers;
     use crate::settings::Limits;
 
     const BODY: &str = "vllm:num_requests_running{model_name=\"org/A\",engine=\"0\"} 1\n\
@@ -298,7 +299,14 @@ mod tests {
                 .state
                 .lock()
                 .target
-                .ingest(body.as_bytes(), true, at, &Limits::default(), collection)
+                .ingest(
+                    body.as_bytes(),
+                    true,
+                    at,
+                    &Limits::default(),
+                    Servers::built_in(),
+                    collection,
+                )
                 .unwrap();
         }
         let key = EndpointKey {

@@ -188,7 +188,8 @@ fn describe(selected: &[Selected], problems: BTreeMap<Why, (usize, usize)>) -> V
     described
 }
 
-fn servers(selected: &[Selected]) -> Vec<String> {
+/// The servers recognised, by name.
+pub(crate) fn servers(selected: &[Selected]) -> Vec<String> {
     let mut names: Vec<String> = selected
         .iter()
         .filter_map(|each| {

@@ -68,7 +68,7 @@ pub(crate) enum NotFetched {
     #[error("status {}{}", .0.as_u16(), hint(*.0))]
     Status(StatusCode),
     /// It answers with something that is no exposition.
-    #[error("content type {0}")]
+    #[error("content type {0}{hint}", hint = type_hint(.0))]
     ContentType(String),
     /// It answers in an encoding that was not asked for.
     #[error("content encoding {0}")]
@@ -106,6 +106,14 @@ fn hint(status: StatusCode) -> &'static str {
         StatusCode::NOT_IMPLEMENTED => ", not implemented (llama.cpp needs --metrics)",
         status if status.is_redirection() => ", redirects are not followed",
         _ => "",
+    }
+}
+
+fn type_hint(content_type: &str) -> &'static str {
+    if content_type.starts_with("application/json") {
+        ", no exposition (trtllm-serve: use the path /prometheus/metrics, which needs return_perf_metrics)"
+    } else {
+        ""
     }
 }
 

@@ -60,7 +60,7 @@ mod target;
 pub mod watch;
 
 pub use discover::{PodFacts, Port, ScrapeRule, StaticTarget};
-pub use engines::Signal;
+pub use engines::{InvalidMapping, Mapping, Signal, SignalMapping};
 pub use histogram::WindowHistogram;
 pub use index::WatchId;
 pub use metric::{Latency, Metric, Percentile, UnknownMetric};

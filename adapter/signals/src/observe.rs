@@ -105,17 +105,7 @@ impl RoleSignals {
         let gauge = |signal| measured(evaluation.gauge_sum(What::Signal(signal)));
         let rate = |signal| measured(evaluation.rate(What::Signal(signal)));
         let latency = |signal| evaluation.measured_histogram(What::Signal(signal));
-        let mean = |signal| {
-            evaluation
-                .measured_histogram(What::Signal(signal))
-                .map(|measured| Measured {
-                    value: measured.histogram.mean().unwrap_or(0.0),
-                    age: measured.age,
-                    endpoints: measured.endpoints,
-                    scaled_up: false,
-                    at_finish: measured.at_finish,
-                })
-        };
+        let mean = |signal| evaluation.mean(What::Signal(signal));
         let mut models: Vec<String> = Vec::new();
         for each in evaluation.selected {
             let state = each.endpoint.tracked.state.lock();

@@ -222,6 +222,8 @@ pub enum Why {
     Unrecognised,
     /// The value sent is impossible: NaN, infinite, negative or out of range.
     Impossible,
+    /// It is a share of something of which there is none just now.
+    Undefined,
     /// A limit on targets, series or models was reached: which.
     Limited(&'static str),
 }
@@ -284,6 +286,7 @@ impl std::fmt::Display for Why {
             Self::NotExposed => f.write_str("not exposed by this server"),
             Self::Unrecognised => f.write_str("no known server"),
             Self::Impossible => f.write_str("impossible value"),
+            Self::Undefined => f.write_str("a share of nothing"),
             Self::Limited(limit) => write!(f, "{limit} reached"),
         }
     }

@@ -1,14 +1,18 @@
 //! Signals read from one endpoint's memory.
 
+mod terms;
+
 use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::channel::GaugeParts;
 use crate::collection::Key;
-use crate::engines::{Reading, Signal};
+use crate::engines::{Kind, Role, Signal};
 use crate::histogram::WindowHistogram;
 use crate::query::Why;
-use crate::target::{Channel, Target, Window};
+use crate::target::{Channel, ROUNDING, Target, Window};
+
+use terms::{Terms, Total};
 
 /// What is read: one of our signals, or a series by its own name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -66,8 +70,7 @@ impl Span {
 pub(crate) struct Routes {
     /// One for each of [`Signal::ALL`].
     routes: Vec<Option<Route>>,
-    /// Channels, each with whether it is subtracted.
-    parts: Vec<(u16, bool)>,
+    parts: Vec<Part>,
 }
 
 /// Where the channels of one signal are in the parts.
@@ -78,10 +81,26 @@ struct Route {
     at_finish: bool,
 }
 
-/// The channels of one value, each with whether it is subtracted.
+/// A channel and what it does.
+#[derive(Debug, Clone, Copy)]
+struct Part {
+    channel: u16,
+    /// The place of its term in the source.
+    term: u16,
+    role: Role,
+}
+
+/// The channels of one value.
 struct Parts<'a> {
-    channels: Cow<'a, [(u16, bool)]>,
+    channels: Cow<'a, [Part]>,
     at_finish: bool,
+}
+
+impl Parts<'_> {
+    /// Whether the channels are only added up, whatever their models.
+    fn is_sum(&self) -> bool {
+        self.channels.iter().all(|part| part.role.is_sum())
+    }
 }
 
 impl Models {
@@ -117,28 +136,29 @@ impl Target {
     pub(crate) fn gauge(&self, what: What, models: Models) -> Result<Read<GaugeParts>, Absent> {
         let parts = self.parts(what)?;
         let (commits, _) = self.commits();
-        let mut total = GaugeParts::NONE;
-        let mut found = false;
-        for (channel, negative) in self.channels_of(&parts, models) {
+        let mut terms = Terms::default();
+        for (channel, part) in self.channels_of(&parts, models) {
             check(channel, commits)?;
             let (Window::Gauge(gauge) | Window::Raw(gauge, _)) = &channel.window else {
                 continue;
             };
-            if channel.seen.wrapping_add(1) != commits || gauge.last.series == 0 {
-                continue;
-            }
-            found = true;
-            if negative {
-                total.sum -= gauge.last.sum;
-            } else {
-                total.add(gauge.last);
-            }
+            let is_there = channel.seen.wrapping_add(1) == commits && gauge.last.series > 0;
+            terms.take(channel.model, part, is_there.then_some(gauge.last));
         }
-        if !found {
-            return Err(self.absent(what));
-        }
-        if matches!(what, What::Signal(_)) {
+        let mut total = match terms.total() {
+            Total::Known(total) => total,
+            Total::Nothing => return Err(self.absent(what)),
+            Total::Undefined => return Err(Absent::Because(Why::Undefined)),
+        };
+        if let What::Signal(signal) = what {
             total.sum = total.sum.max(0.0);
+            if signal.kind() == Kind::Ratio {
+                if total.max > 1.0 + ROUNDING {
+                    return Err(Absent::Because(Why::Impossible));
+                }
+                total.max = total.max.min(1.0);
+                total.sum = total.sum.min(f64::from(total.series));
+            }
         }
         Ok(Read {
             value: total,
@@ -155,13 +175,20 @@ impl Target {
         window: Duration,
     ) -> Result<Read<f64>, Absent> {
         let parts = self.parts(what)?;
+        if !parts.is_sum() {
+            return Err(Absent::Because(Why::NotExposed));
+        }
         let span = self.span(window, 0)?;
         let mut change = None;
-        for (channel, negative) in self.channels_of(&parts, models) {
+        for (channel, part) in self.channels_of(&parts, models) {
             if let Window::Gauge(gauge) | Window::Raw(gauge, _) = &channel.window
                 && let Some(one) = gauge.change(self.row(span.from), self.row(span.to))
             {
-                *change.get_or_insert(0.0) += if negative { -one } else { one };
+                *change.get_or_insert(0.0) += if part.role == Role::Subtract {
+                    -one
+                } else {
+                    one
+                };
             }
         }
         let change: f64 = change.ok_or_else(|| self.absent(what))?;
@@ -198,32 +225,30 @@ impl Target {
         Ok(span.per_second(growth, parts.at_finish))
     }
 
-    /// Adds the observations within a window to `merged`.
+    /// Adds the observations within a window to `merged`, and says whether the server has buckets of them.
     pub(crate) fn add_histogram(
         &self,
         what: What,
         models: Models,
         window: Duration,
         merged: &mut WindowHistogram,
-    ) -> Result<Read<()>, Absent> {
+    ) -> Result<Read<bool>, Absent> {
         let parts = self.parts(what)?;
         let span = self.span(window, 0)?;
         let (commits, _) = self.commits();
         for (channel, _) in self.channels_of(&parts, models) {
             check(channel, commits)?;
         }
-        let mut found = false;
+        let (mut found, mut has_buckets) = (false, false);
         for (channel, _) in self.channels_of(&parts, models) {
             let Window::Histogram(histogram) = &channel.window else {
                 continue;
             };
-            let term = self
+            has_buckets |= histogram.has_buckets();
+            let scale = self
                 .collection()
-                .and_then(|collection| collection.term(channel.key));
-            let scale = match term.map(|(_, term)| term.reading) {
-                Some(Reading::Histogram { scale, .. }) => scale,
-                _ => 1.0,
-            };
+                .and_then(|collection| collection.term(channel.key))
+                .map_or(1.0, |(_, term)| term.scale);
             found |= (span.from..span.to).any(|from| {
                 let buckets = from.max(histogram.buckets_since());
                 let buckets = (buckets < span.to).then(|| self.row(buckets));
@@ -234,7 +259,7 @@ impl Target {
             return Err(self.absent(what));
         }
         Ok(Read {
-            value: (),
+            value: has_buckets,
             span: span.length,
             at_finish: parts.at_finish,
         })
@@ -245,13 +270,11 @@ impl Target {
         &'a self,
         parts: &'a Parts<'_>,
         models: Models,
-    ) -> impl Iterator<Item = (&'a Channel, bool)> {
+    ) -> impl Iterator<Item = (&'a Channel, Part)> {
         parts
             .channels
             .iter()
-            .filter_map(|(channel, negative)| {
-                Some((self.channels.get(usize::from(*channel))?, *negative))
-            })
+            .filter_map(|part| Some((self.channels.get(usize::from(part.channel))?, *part)))
             .filter(move |(channel, _)| models.includes(channel.model))
     }
 
@@ -274,7 +297,13 @@ impl Target {
                 let indices = (0..)
                     .zip(&self.channels)
                     .filter(|(_, channel)| channel.key == Key::Raw(id));
-                let channels = indices.map(|(index, _)| (index, false)).collect();
+                let channels = indices
+                    .map(|(channel, _)| Part {
+                        channel,
+                        term: 0,
+                        role: Role::Add,
+                    })
+                    .collect();
                 Ok(Parts {
                     channels: Cow::Owned(channels),
                     at_finish: false,
@@ -296,21 +325,32 @@ impl Target {
                     .is_some_and(|(_, term)| term.optional);
                 optional || self.is_present(*term)
             };
-            let source = collection
-                .sources(signal)
-                .iter()
-                .find(|source| source.terms.iter().all(is_there));
+            let has_series = |term: &u16| {
+                let key = Key::Term(*term);
+                self.channels.iter().any(|channel| channel.key == key)
+            };
+            let source = collection.sources(signal).iter().find(|source| {
+                let role = |term: u16| collection.term(Key::Term(term)).map(|(_, term)| term.role);
+                let is_operand = |term: &&u16| role(**term).is_some_and(|role| !role.is_sum());
+                source.terms.iter().all(is_there)
+                    && (!source.by_labels || source.terms.first().is_some_and(has_series))
+                    && source.terms.iter().filter(is_operand).all(has_series)
+            });
             let route = source.map(|source| {
                 let start = found.parts.len();
-                for term in &source.terms {
+                for (place, term) in (0..).zip(&source.terms) {
                     let key = Key::Term(*term);
-                    let negative = collection.term(key).is_some_and(|(_, term)| term.negative);
+                    let role = collection
+                        .term(key)
+                        .map_or(Role::Add, |(_, term)| term.role);
                     let indices = (0..)
                         .zip(&self.channels)
                         .filter(|(_, channel)| channel.key == key);
-                    found
-                        .parts
-                        .extend(indices.map(|(index, _)| (index, negative)));
+                    found.parts.extend(indices.map(|(channel, _)| Part {
+                        channel,
+                        term: place,
+                        role,
+                    }));
                 }
                 let position = |length: usize| u16::try_from(length).unwrap_or(u16::MAX);
                 Route {

@@ -17,12 +17,14 @@ use crate::clock::Clock;
 use crate::collection::Catalogue;
 use crate::discover::{PodFacts, ScrapeRule, StaticTarget};
 use crate::endpoint::{Endpoint, Selected, Tracked};
-use crate::engines::Recognition;
+use crate::engines::{InvalidMapping, Kind, Mapping, Recognition, Servers, Signal, mapping};
+use crate::evaluate::servers;
 use crate::index::{Added, Index, WatchId};
 use crate::metric::Metric;
 use crate::metrics::{FRESH, Metrics, NEVER_SCRAPED, NOT_READY, STALE, UNRECOGNISED};
-use crate::observe::{EndpointCounts, RoleSignals};
+use crate::observe::{EndpointCounts, MeasuredHistogram, RoleSignals};
 use crate::query::{Answer, EndpointAnswer, EndpointStatus, Measured, Missing, Query, Selection};
+use crate::reading::What;
 use crate::recent::Recent;
 use crate::scrape::scrape;
 use crate::settings::{InvalidSetting, Settings};
@@ -45,6 +47,7 @@ pub(crate) struct Inner {
     pub(crate) buffers: Buffers,
     recent: Mutex<Recent>,
     catalogue: Mutex<Names>,
+    servers: RwLock<(&'static Servers, Vec<Mapping>)>,
     added: mpsc::UnboundedSender<Arc<Endpoint>>,
     to_scrape: Mutex<Option<mpsc::UnboundedReceiver<Arc<Endpoint>>>>,
 }
@@ -71,6 +74,7 @@ impl Signals {
             buffers: Buffers::default(),
             recent: Mutex::default(),
             catalogue: Mutex::default(),
+            servers: RwLock::new((Servers::built_in(), Vec::new())),
             added,
             to_scrape: Mutex::new(Some(to_scrape)),
             settings,
@@ -173,6 +177,23 @@ impl Signals {
     /// Replaces the static targets of one owner; an empty list removes them.
     pub fn set_static_targets(&self, owner: &str, targets: Vec<StaticTarget>) {
         self.inner.change(|index| index.set_statics(owner, targets));
+    }
+
+    /// Replaces the mappings: servers of users' own, which come before the built-in ones.
+    ///
+    /// Endpoints are recognised anew with their next body; those that stay what they were keep their windows. Each change
+    /// costs a few kilobytes for the life of the process.
+    ///
+    /// # Errors
+    /// A mapping cannot work; all stay as they were.
+    pub fn set_mappings(&self, mappings: Vec<Mapping>) -> Result<(), InvalidMapping> {
+        mapping::validate(&mappings)?;
+        let mut servers = self.inner.servers.write();
+        if servers.1 != mappings {
+            *servers = (Servers::with(&mappings), mappings);
+            self.inner.catalogue.lock().catalogue.renew();
+        }
+        Ok(())
     }
 
     /// Takes in a body for every selected endpoint as if it had been scraped: for tests, and for replaying recorded bodies.
@@ -280,6 +301,47 @@ impl Signals {
         )
     }
 
+    /// One signal over all selected endpoints as one value: gauges and rates are sums, shares and observations means.
+    ///
+    /// Engines speak where engines and a gateway are selected together, but for what only a gateway has.
+    ///
+    /// # Errors
+    /// Why there is no value. It is not zero.
+    pub fn signal(
+        &self,
+        selection: &Selection,
+        signal: Signal,
+        now: Timestamp,
+    ) -> Result<Measured, Missing> {
+        let selected = self.inner.select(selection, now);
+        let text = selection.to_string();
+        self.inner
+            .evaluation(&selected, None, now, (selection, &text))
+            .signal(signal)
+    }
+
+    /// The observations of one signal within the window, of all selected endpoints together.
+    ///
+    /// # Errors
+    /// Why there are none: as [`Self::signal`], and for a signal that is not measured in observations.
+    pub fn observations(
+        &self,
+        selection: &Selection,
+        signal: Signal,
+        now: Timestamp,
+    ) -> Result<MeasuredHistogram, Missing> {
+        let selected = self.inner.select(selection, now);
+        if !matches!(signal.kind(), Kind::Histogram | Kind::Mean) {
+            return Err(Missing::NotExposed {
+                servers: servers(&selected),
+            });
+        }
+        let text = selection.to_string();
+        self.inner
+            .evaluation(&selected, None, now, (selection, &text))
+            .measured_histogram(What::Signal(signal))
+    }
+
     /// The endpoints a selection takes in, live or not, with what is known about each: for people.
     #[must_use]
     pub fn endpoints(&self, selection: &Selection, now: Timestamp) -> Vec<EndpointStatus> {
@@ -323,10 +385,12 @@ impl Inner {
         whole: bool,
         at: Timestamp,
     ) -> Result<Ingested, NotIngested> {
+        let servers = self.servers.read().0;
         let mut state = tracked.state.lock();
+        let limits = &self.settings.limits;
         state
             .target
-            .ingest(body, whole, at, &self.settings.limits, |recognition| {
+            .ingest(body, whole, at, limits, servers, |recognition| {
                 self.catalogue.lock().catalogue.collection(recognition)
             })
     }

@@ -414,7 +414,7 @@ async fn other_content_is_refused() {
     .await;
     fails_with(
         ok("Content-Type: application/json\r\n", b"{}"),
-        "content type application/json",
+        "content type application/json, no exposition (trtllm-serve: use the path /prometheus/metrics, which needs return_perf_metrics)",
     )
     .await;
     fails_with(ok("Content-Encoding: br\r\n", b"x"), "content encoding br").await;

@@ -1,17 +1,24 @@
 //! NVIDIA Dynamo 1.x: the frontend, which counts a whole fleet at arrival, and the worker, which wraps an engine.
 
-use super::LabelTest::{Is, NoneOf};
-use super::{Engine, RoleLabel, Source, Tier, counter, gauge, histogram, mean, rule};
-use crate::engines::Signal;
+use super::model::LabelTest::{Is, NoneOf};
+use super::model::{
+    Engine, RoleLabel, Sign, Source, Tier, counter, gauge, histogram, mean, prefix, rule,
+};
+use super::{PLAIN, Signal};
 
 /// The frontend. Ids in its labels change with each start.
 pub(super) static FRONTEND: Engine = Engine {
     name: "dynamo-frontend",
+    versions: "1.4.2 to 1.6.1",
+    place: "the HTTP port (8000), /metrics",
+    note: "Counts the whole fleet. Where workers drop out every gauge falls to 0 while failures grow. With another prefix \
+           (DYN_METRICS_PREFIX) it is recognised, and its series need a mapping.",
     tier: Tier::Frontend,
-    prefixes: &["dynamo_frontend_"],
+    marks: &[
+        prefix("dynamo_frontend_"),
+        prefix("dynamo_router_overhead_").without(Sign::Prefix("dynamo_work_handler_")),
+    ],
     model_label: Some("model"),
-    role_label: None,
-    start_time: None,
     rules: &[
         rule(
             Signal::OfferedRequests,
@@ -40,6 +47,20 @@ pub(super) static FRONTEND: Engine = Engine {
             ])],
         ),
         rule(
+            Signal::HeldAtRouter,
+            &[Source::of(&[gauge("dynamo_frontend_router_queue_pending_requests")]).late()],
+        ),
+        rule(
+            Signal::KvCacheDemand,
+            &[Source::of(&[
+                gauge("dynamo_frontend_worker_active_decode_blocks")
+                    .only(&[("worker_type", NoneOf(&["prefill"]))]),
+                gauge("dynamo_frontend_model_total_kv_blocks").over_each(),
+            ])
+            .late()
+            .versions("the router's own books: gone workers may remain")],
+        ),
+        rule(
             Signal::InputTokens,
             &[Source::of(&[counter("dynamo_frontend_input_sequence_tokens_sum")]).late()],
         ),
@@ -56,6 +77,12 @@ pub(super) static FRONTEND: Engine = Engine {
             &[Source::of(&[
                 counter("dynamo_frontend_requests_total").only(&[("status", NoneOf(&["success"]))])
             ])
+            .late()],
+        ),
+        rule(
+            Signal::Unservable,
+            &[Source::of(&[counter("dynamo_frontend_requests_total")
+                .only(&[("error_type", Is("unavailable"))])])
             .late()],
         ),
         rule(
@@ -76,31 +103,33 @@ pub(super) static FRONTEND: Engine = Engine {
         ),
         rule(
             Signal::InputLength,
-            &[Source::of(&[mean("dynamo_frontend_input_sequence_tokens", 1.0)]).late()],
+            &[Source::of(&[mean("dynamo_frontend_input_sequence_tokens")]).late()],
         ),
         rule(
             Signal::OutputLength,
             &[
-                Source::of(&[mean("dynamo_frontend_output_sequence_tokens", 1.0)])
+                Source::of(&[mean("dynamo_frontend_output_sequence_tokens")])
                     .at_finish()
                     .late(),
             ],
         ),
     ],
+    ..PLAIN
 };
 
 /// The worker: its own families, beside the engine's own. Other endpoints than `generate` answer questions about the
 /// cache, not requests.
 pub(super) static WORKER: Engine = Engine {
     name: "dynamo-worker",
+    versions: "1.4.2 to 1.6.1",
+    place: "DYN_SYSTEM_PORT (off by default), /metrics",
+    note: "The engine's own series stand in the same body and are read too.",
     tier: Tier::Worker,
-    prefixes: &["dynamo_component_", "dynamo_work_handler_"],
-    model_label: None,
+    marks: &[prefix("dynamo_component_"), prefix("dynamo_work_handler_")],
     role_label: Some(RoleLabel {
         label: "dynamo_component",
         roles: &[("prefill", "prefill"), ("decode", "decode")],
     }),
-    start_time: None,
     rules: &[
         rule(
             Signal::InFlight,
@@ -119,4 +148,5 @@ pub(super) static WORKER: Engine = Engine {
             .late()],
         ),
     ],
+    ..PLAIN
 };

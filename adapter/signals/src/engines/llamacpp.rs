@@ -1,17 +1,17 @@
 //! llama.cpp's server. No labels, no histograms; the `*_tokens_seconds` gauges restart at each scrape of anybody, so the
 //! counters are read.
 
-use super::{Engine, Source, Tier, counter, gauge, rule};
-use crate::engines::Signal;
+use super::model::{Engine, Source, Tier, counter, gauge, prefix, quotient, rule};
+use super::{PLAIN, Signal};
 
 /// One server with its slots.
 pub(super) static ENGINE: Engine = Engine {
     name: "llama.cpp",
+    versions: "b6700 to b11549",
+    place: "port 8080, /metrics, with --metrics",
+    note: "The answer waits for the model's step: several seconds under load. Counters move when requests end.",
     tier: Tier::Engine,
-    prefixes: &["llamacpp:"],
-    model_label: None,
-    role_label: None,
-    start_time: None,
+    marks: &[prefix("llamacpp:")],
     rules: &[
         rule(
             Signal::Running,
@@ -49,5 +49,15 @@ pub(super) static ENGINE: Engine = Engine {
             ])
             .at_finish()],
         ),
+        rule(
+            Signal::TimePerOutputToken,
+            &[Source::of(&[quotient(
+                "llamacpp:tokens_predicted_seconds_total",
+                "llamacpp:tokens_predicted_total",
+            )])
+            .at_finish()
+            .versions("mean over tokens")],
+        ),
     ],
+    ..PLAIN
 };

@@ -2,8 +2,11 @@
 
 use jiff::Timestamp;
 
+use super::pass::Kind;
+use super::process::NONE;
 use super::{Glance, Ingested, Slot, SlotUse, Target, Window};
 use crate::channel::{Committed, Place};
+use crate::collection::Key;
 use crate::engines::{Reading, Recognition, Tier};
 use crate::reading::Models;
 
@@ -12,18 +15,26 @@ const FORGET_AFTER: u64 = 64;
 /// A number of things above this is not one.
 const ABSURD: f64 = 1e15;
 /// How far outside 0–1 a share may be by rounding.
-const ROUNDING: f64 = 1e-6;
+pub(crate) const ROUNDING: f64 = 1e-6;
 
 impl Target {
     pub(super) fn commit(&mut self, at: Timestamp, restarted: bool, found: &mut Ingested) {
         let commit = self.commits;
         let row = self.row(commit);
+        let alive = self.alive();
         for index in 0..self.slots.len() {
             let slot = self.slots[index];
-            if slot.attempt == self.attempts {
+            if slot.attempt != self.attempts {
+                continue;
+            }
+            if slot.process == NONE || alive & 1 << slot.process != 0 {
                 self.take_in(index, slot, restarted, found);
+            } else {
+                self.slots[index].commit = short(commit);
+                self.slots[index].previous = slot.value;
             }
         }
+        self.take_in_newest();
         for channel in 0..self.channels.len() {
             let previous = self.since(self.channels[channel].key) < commit;
             let previous = previous.then(|| self.row(commit.wrapping_sub(1)));
@@ -60,6 +71,43 @@ impl Target {
             self.shrink();
         }
         self.glance = self.look(at);
+    }
+
+    /// The processes whose series count, as bits; see [`super::process`].
+    fn alive(&mut self) -> u64 {
+        if !self.processes.are_several() {
+            // A change before there is a second one tells nothing about either.
+            return u64::MAX;
+        }
+        for slot in &self.slots {
+            // What is new has changed by coming, which its process' birth says already.
+            let has_changed =
+                !slot.previous.is_nan() && slot.value.to_bits() != slot.previous.to_bits();
+            if slot.attempt == self.attempts && slot.process != NONE && has_changed {
+                self.processes.changed(slot.process, self.commits);
+            }
+        }
+        self.processes.alive()
+    }
+
+    /// Takes in what the series with the greatest values say.
+    fn take_in_newest(&mut self) {
+        let Some(collection) = self.collection.clone() else {
+            return;
+        };
+        for (term, _, value) in std::mem::take(&mut self.newest) {
+            let key = Key::Term(term);
+            let Some(index) = self.channel(&collection, key, None, Kind::Gauge) else {
+                continue;
+            };
+            let channel = &mut self.channels[usize::from(index)];
+            channel.seen = self.commits;
+            if let Window::Gauge(gauge) = &mut channel.window
+                && (0.0..=ABSURD).contains(&value)
+            {
+                gauge.observe(value);
+            }
+        }
     }
 
     fn look(&self, last: Timestamp) -> Glance {
@@ -115,11 +163,20 @@ impl Target {
             } else {
                 value - slot.previous
             };
-            let reading = self
+            let term = self
                 .collection
                 .as_ref()
                 .and_then(|collection| collection.term(channel.key))
-                .map(|(_, term)| term.reading);
+                .map(|(_, term)| term);
+            let (reading, scale) = (
+                term.map(|term| term.reading),
+                term.map_or(1.0, |term| term.scale),
+            );
+            // A histogram's bounds are scaled when it is read.
+            let (value, increase) = match channel.window {
+                Window::Gauge(_) | Window::Counter(_) => (value * scale, increase * scale),
+                Window::Histogram(_) | Window::Raw(..) => (value, increase),
+            };
             let possible = match (&channel.window, reading) {
                 (Window::Gauge(_), Some(Reading::Ratio)) => {
                     (-ROUNDING..=1.0 + ROUNDING).contains(&value)

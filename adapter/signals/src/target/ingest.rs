@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::Target;
 use super::pass::{Parsed, Pass};
 use crate::collection::{Collection, Key};
-use crate::engines::{Recognition, recognise};
+use crate::engines::{Recognition, Servers};
 use crate::settings::Limits;
 
 /// Malformed lines with needed names that a body may have.
@@ -81,7 +81,7 @@ impl Target {
     /// Takes in a body that arrived at `at`.
     ///
     /// `whole` says that the transport vouches for the length; otherwise a body that ends within a line is cut short.
-    /// `collection_of` gives what to keep for a recognition.
+    /// `servers` are those that are looked for; `collection_of` gives what to keep for a recognition.
     ///
     /// # Errors
     /// Why it was not taken in; the window is as before.
@@ -91,14 +91,17 @@ impl Target {
         whole: bool,
         at: Timestamp,
         limits: &Limits,
+        servers: &'static Servers,
         mut collection_of: impl FnMut(Recognition) -> Arc<Collection>,
     ) -> Result<Ingested, NotIngested> {
         let reader = limits.reader();
-        let known = self.recognition().filter(|known| !known.is_unknown());
+        let known = self
+            .recognition()
+            .filter(|known| !known.is_unknown() && known.is_among(servers));
         let known = match known {
             Some(known) => known,
             None => {
-                let recognition = recognise(body, &reader)?;
+                let recognition = servers.recognise(body, &reader)?;
                 self.unknown_has_samples = recognition.has_samples();
                 recognition
             }
@@ -109,12 +112,15 @@ impl Target {
             .as_ref()
             .is_ok_and(|parsed| self.has_restarted(parsed.start_time));
         let is_suspect = match &outcome {
-            Ok(_) => restarted || self.has_fallen(),
+            // Where nothing is there any more that was needed, another server may be there.
+            Ok(parsed) => {
+                restarted || self.has_fallen() || (parsed.found.samples == 0 && self.samples > 0)
+            }
             Err(error) => matches!(error, NotIngested::Incomplete { .. }),
         };
         if is_suspect {
             // Another server may have taken the place of the old one.
-            let recognition = recognise(body, &reader)?;
+            let recognition = servers.recognise(body, &reader)?;
             if recognition.is_other_than(known) {
                 self.follow(collection_of(recognition));
                 outcome = self.parse(body, whole, limits);
@@ -122,6 +128,7 @@ impl Target {
         }
         let parsed = outcome?;
         self.start_time = parsed.start_time;
+        self.samples = parsed.found.samples;
         let mut found = parsed.found;
         found.restarted = restarted;
         self.commit(at, restarted, &mut found);
@@ -176,6 +183,7 @@ impl Target {
         // Never the 0 of a slot that was not seen yet.
         self.attempts = self.attempts.checked_add(1).unwrap_or(1);
         self.present_next.fill(false);
+        self.newest.clear();
         let Some(collection) = self.collection.clone() else {
             return Ok(Parsed::default());
         };

@@ -7,6 +7,7 @@
 mod commit;
 mod ingest;
 mod pass;
+mod process;
 #[cfg(test)]
 mod tests;
 
@@ -21,6 +22,9 @@ use crate::collection::{Collection, Key};
 use crate::engines::{Recognition, Tier};
 use crate::reading::{Models, Routes};
 
+use process::Processes;
+
+pub(crate) use commit::ROUNDING;
 pub(crate) use ingest::{Ingested, NotIngested};
 
 /// What selecting an endpoint needs to know of it, side by side in memory.
@@ -76,6 +80,12 @@ pub(crate) struct Target {
     unknown_has_samples: bool,
     /// Bodies in a row that lacked a required series.
     incomplete: u32,
+    /// Processes whose gauges stand side by side.
+    processes: Processes,
+    /// Terms of which the greatest value counts: the term, that value, and what stands in its label.
+    newest: Vec<(u16, f64, f64)>,
+    /// Needed samples in the last body taken in.
+    samples: u64,
 }
 
 /// A series of the body that is kept.
@@ -93,6 +103,8 @@ struct Slot {
     uses: u16,
     /// Whether it can fall by a restart only.
     counts: bool,
+    /// The process that it names; see [`Processes`].
+    process: u8,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -171,6 +183,9 @@ impl Target {
             present_next: Vec::new(),
             unknown_has_samples: false,
             incomplete: 0,
+            processes: Processes::default(),
+            newest: Vec::new(),
+            samples: 0,
         }
     }
 }

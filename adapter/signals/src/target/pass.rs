@@ -5,10 +5,11 @@ use std::borrow::Cow;
 use coppice_exposition::{Consumer, Sample, Text};
 
 use super::commit::short;
+use super::process::NONE;
 use super::{Channel, Ingested, Slot, SlotUse, Target, Window};
 use crate::channel::{Counter, Gauge, Histogram, Place};
 use crate::collection::{Collection, Key, NameUse, Part};
-use crate::engines::Reading;
+use crate::engines::{Fold, Reading};
 use crate::settings::Limits;
 
 /// What was read, before it is committed.
@@ -37,12 +38,15 @@ impl<'t> Consumer<'t> for Pass<'_> {
     }
 
     fn sample(&mut self, name: u32, sample: &Sample<'t, '_>) {
+        let uses = self.collection.uses(name);
+        if uses.iter().all(|each| each.part == Part::Newest) {
+            return self.newest(uses, sample);
+        }
         let id = sample.fingerprint();
         let slot = match self.target.slots.get(self.next) {
             Some(slot) if slot.id == id => Some(self.next),
             _ => self.target.by_id.get(&id).map(|index| *index as usize),
         };
-        let uses = self.collection.uses(name);
         for NameUse { key, part } in uses {
             match (key, part) {
                 (_, Part::Start) => self.parsed.start_time = Some(sample.value),
@@ -64,6 +68,55 @@ impl<'t> Consumer<'t> for Pass<'_> {
 }
 
 impl Pass<'_> {
+    /// Keeps what stands in a label, if this series' value is the greatest of its name so far.
+    ///
+    /// A server may have any number of such series, so none of them is remembered.
+    fn newest(&mut self, uses: &[NameUse], sample: &Sample<'_, '_>) {
+        for NameUse { key, .. } in uses {
+            let Key::Term(index) = *key else { continue };
+            self.target.present_next[usize::from(index)] = true;
+            let Some((_, term)) = self.collection.term(*key) else {
+                continue;
+            };
+            let Reading::Newest { label, names } = term.reading else {
+                continue;
+            };
+            let newest = &mut self.target.newest;
+            let known = newest.iter().position(|(known, ..)| *known == index);
+            let is_newer = known.is_none_or(|known| newest[known].1 < sample.value);
+            if !is_newer || !sample.value.is_finite() {
+                continue;
+            }
+            let Some(value) = sample.label(label) else {
+                continue;
+            };
+            let value = value.unescaped();
+            let found = if names {
+                Some(count_names(&value))
+            } else {
+                value.parse().ok().filter(|number: &f64| number.is_finite())
+            };
+            let Some(found) = found else { continue };
+            match known {
+                Some(known) => newest[known] = (index, sample.value, found),
+                None => newest.push((index, sample.value, found)),
+            }
+        }
+    }
+
+    /// The process that a series names.
+    fn process(&mut self, sample: &Sample<'_, '_>) -> u8 {
+        let label = self.collection.process_label;
+        let Some(id) = label.and_then(|label| sample.label(label)) else {
+            return NONE;
+        };
+        let id = id.unescaped();
+        if id.len() > 32 {
+            return NONE;
+        }
+        self.target.processes.index(&id, self.target.commits)
+    }
+
     /// Finds out what a series is used for, once.
     fn add(&mut self, id: u64, uses: &[NameUse], sample: &Sample<'_, '_>) -> Option<usize> {
         if self.target.slots.len() >= self.limits.series_per_target {
@@ -78,7 +131,9 @@ impl Pass<'_> {
                 continue;
             };
             let model = self.model(sample).ok()?;
-            let channel = self.channel(name_use.key, model, window)?;
+            let channel = self
+                .target
+                .channel(self.collection, name_use.key, model, window)?;
             let place = match (
                 &mut self.target.channels[usize::from(channel)].window,
                 place,
@@ -95,6 +150,7 @@ impl Pass<'_> {
             counts |= matches!(window, Kind::Counter | Kind::Histogram);
             self.target.uses.push(SlotUse { channel, place });
         }
+        let process = self.process(sample);
         let index = self.target.slots.len();
         self.target.slots.push(Slot {
             id,
@@ -105,6 +161,7 @@ impl Pass<'_> {
             first_use: u32::try_from(first_use).ok()?,
             uses: u16::try_from(self.target.uses.len() - first_use).ok()?,
             counts,
+            process,
         });
         self.target.by_id.insert(id, u32::try_from(index).ok()?);
         Some(index)
@@ -146,9 +203,13 @@ impl Pass<'_> {
             (Reading::Gauge | Reading::Ratio, _) => Some((Place::Value, Kind::Gauge)),
             (Reading::Counter, _) => Some((Place::Value, Kind::Counter)),
             (Reading::Histogram { .. }, Part::Bucket) => Some((Place::Bucket(0), Kind::Histogram)),
-            (Reading::Histogram { .. }, Part::Sum) => Some((Place::Sum, Kind::Histogram)),
-            (Reading::Histogram { .. }, Part::Count) => Some((Place::Count, Kind::Histogram)),
-            (Reading::Histogram { .. }, Part::Value | Part::Start) => None,
+            (Reading::Histogram { .. } | Reading::Mean { .. }, Part::Sum) => {
+                Some((Place::Sum, Kind::Histogram))
+            }
+            (Reading::Histogram { .. } | Reading::Mean { .. }, Part::Count) => {
+                Some((Place::Count, Kind::Histogram))
+            }
+            (Reading::Histogram { .. } | Reading::Mean { .. } | Reading::Newest { .. }, _) => None,
         }
     }
 
@@ -185,6 +246,9 @@ impl Pass<'_> {
             return Ok(None);
         };
         let value = value.unescaped();
+        if self.collection.unnamed_models.contains(&&*value) {
+            return Ok(None);
+        }
         let name = shortened(&value, self.limits.label_bytes);
         let known = self.target.models.iter().position(|model| **model == *name);
         let index = match known {
@@ -201,20 +265,31 @@ impl Pass<'_> {
         };
         Ok(u16::try_from(index).ok())
     }
+}
 
+impl Target {
     /// The channel of a key and a model, made if it is new.
-    fn channel(&mut self, key: Key, model: Option<u16>, kind: Kind) -> Option<u16> {
-        let rows = self.target.capacity;
-        let channels = &mut self.target.channels;
+    pub(super) fn channel(
+        &mut self,
+        collection: &Collection,
+        key: Key,
+        model: Option<u16>,
+        kind: Kind,
+    ) -> Option<u16> {
+        let rows = self.capacity;
+        let channels = &mut self.channels;
         let known = channels
             .iter()
             .position(|channel| channel.key == key && channel.model == model);
         let index = known.unwrap_or_else(|| {
+            let fold = collection
+                .term(key)
+                .map_or(Fold::Sum, |(_, term)| term.fold);
             let window = match kind {
-                Kind::Gauge => Window::Gauge(Gauge::new(rows)),
+                Kind::Gauge => Window::Gauge(Gauge::new(rows, fold)),
                 Kind::Counter => Window::Counter(Counter::new(rows)),
                 Kind::Histogram => Window::Histogram(Box::new(Histogram::new(rows))),
-                Kind::Raw => Window::Raw(Gauge::new(rows), Counter::new(rows)),
+                Kind::Raw => Window::Raw(Gauge::new(rows, Fold::Sum), Counter::new(rows)),
             };
             channels.push(Channel {
                 key,
@@ -231,11 +306,17 @@ impl Pass<'_> {
 
 /// The kinds of [`Window`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     Gauge,
     Counter,
     Histogram,
     Raw,
+}
+
+/// How many names a list with commas holds.
+fn count_names(list: &str) -> f64 {
+    let names = list.split(',').filter(|name| !name.is_empty()).count();
+    u32::try_from(names).map_or(f64::from(u32::MAX), f64::from)
 }
 
 /// A number for a text.

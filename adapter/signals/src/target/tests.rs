@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::{Ingested, NotIngested, Target};
 use crate::collection::Catalogue;
-use crate::engines::Signal;
+use crate::engines::{Servers, Signal};
 use crate::histogram::WindowHistogram;
 use crate::query::Why;
 use crate::reading::{Absent, Models, What};
@@ -39,7 +39,8 @@ impl Scraped {
             limits,
         } = self;
         let at = Timestamp::from_second(1_000_000 + second).unwrap();
-        target.ingest(body.as_bytes(), true, at, limits, |recognition| {
+        let servers = Servers::built_in();
+        target.ingest(body.as_bytes(), true, at, limits, servers, |recognition| {
             catalogue.collection(recognition)
         })
     }

@@ -1,13 +1,17 @@
 //! A collector with pods that are never scraped: bodies are taken in by hand.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
-use std::collections::BTreeMap;
+pub(crate) mod case;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use coppice_signals::{
     Answer, Metrics, Missing, PodFacts, Query, RoleSignals, Selection, Settings, Signals, WatchId,
 };
+use flate2::read::GzDecoder;
 use jiff::{SignedDuration, Timestamp};
 use prometheus_client::registry::Registry;
 use serde_json::Value;
@@ -108,28 +112,43 @@ pub(crate) fn pod(name: &str) -> PodFacts {
     }
 }
 
-fn folder() -> PathBuf {
+pub(crate) fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("testdata")
 }
 
-pub(crate) fn exists(file: &str) -> bool {
-    folder().join(file).exists()
+/// A file of `testdata/`, plain or with `.gz` at its end.
+pub(crate) fn body(file: &str) -> Vec<u8> {
+    let path = folder().join(file);
+    if path.exists() {
+        return std::fs::read(path).unwrap();
+    }
+    let packed = std::fs::File::open(folder().join(format!("{file}.gz")))
+        .unwrap_or_else(|error| panic!("{file}: {error}"));
+    let mut body = Vec::new();
+    GzDecoder::new(packed).read_to_end(&mut body).unwrap();
+    body
 }
 
-pub(crate) fn body(file: &str) -> Vec<u8> {
-    std::fs::read(folder().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
+/// The names of the files in a folder of `testdata/`, without `.gz`.
+pub(crate) fn files(subfolder: &str) -> BTreeSet<String> {
+    let entries = std::fs::read_dir(folder().join(subfolder)).unwrap();
+    entries
+        .map(|entry| entry.unwrap())
+        .filter(|entry| entry.file_type().unwrap().is_file())
+        .map(|entry| {
+            let name = entry.file_name().into_string().unwrap();
+            name.strip_suffix(".gz").unwrap_or(&name).to_owned()
+        })
+        .collect()
 }
 
 /// Every fixture's name with its expected values.
 pub(crate) fn fixtures() -> Vec<(String, Value)> {
-    let mut fixtures: Vec<_> = std::fs::read_dir(folder())
-        .unwrap()
-        .filter_map(|entry| {
-            let file = entry.unwrap().file_name().into_string().unwrap();
+    files("")
+        .iter()
+        .filter_map(|file| {
             let name = file.strip_suffix(".expected.json")?.to_owned();
-            Some((name, serde_json::from_slice(&body(&file)).unwrap()))
+            Some((name, serde_json::from_slice(&body(file)).unwrap()))
         })
-        .collect();
-    fixtures.sort_by(|(one, _), (other, _)| one.cmp(other));
-    fixtures
+        .collect()
 }
