@@ -18,10 +18,12 @@ use tracing::debug;
 
 use crate::authn::Authenticator;
 use crate::authz::{Allowed, Authorizer};
+use crate::custom::ObjectRequest;
 use crate::discovery::Discovery;
+use crate::groups::{Api, Groups};
 use crate::metrics::{Kind, RequestMetrics};
 use crate::query::{MetricRequest, Sources};
-use crate::route::{MetricPath, Route, Target};
+use crate::route::{MetricPath, ObjectPath, Route, Target};
 use crate::status::Refusal;
 
 /// Everything that answering takes.
@@ -31,6 +33,8 @@ pub(crate) struct Endpoint {
     pub authenticator: Authenticator,
     /// Finds out what they may do.
     pub authorizer: Authorizer,
+    /// Which groups are served.
+    pub groups: Groups,
     /// The discovery documents.
     pub discovery: Discovery,
     /// Values.
@@ -121,12 +125,17 @@ impl Endpoint {
         }
         let headers = &parts.headers;
         match &route.target {
-            Target::Metric(path) => {
+            Target::Metric(path) if self.groups.serves(Api::External) => {
                 *kind = Kind::Value;
                 let path = path.clone();
                 self.sources.value(&metric(allowed, path), headers)
             }
-            Target::Explanation(path) => {
+            Target::OfObjects(path) if self.groups.serves(path.api) => {
+                *kind = Kind::Value;
+                let path = path.clone();
+                self.sources.of_objects(&objects(allowed, path), headers)
+            }
+            Target::Explanation(path) if self.groups.serves(Api::External) => {
                 *kind = Kind::Explanation;
                 let path = path.clone();
                 self.sources.explain(&metric(allowed, path), headers)
@@ -136,9 +145,9 @@ impl Endpoint {
                 let document = *document;
                 self.discovery.serve(&allowed.map(|_| document), headers)
             }
-            Target::Unknown => Err(Refusal::not_found(
-                "the server could not find the requested path",
-            )),
+            Target::Metric(_) | Target::Explanation(_) | Target::OfObjects(_) | Target::Unknown => {
+                Err(Refusal::unknown_path())
+            }
         }
     }
 }
@@ -146,11 +155,21 @@ impl Endpoint {
 fn metric(allowed: Allowed<Route>, path: MetricPath) -> Allowed<MetricRequest> {
     allowed.map(|route| MetricRequest {
         path,
-        selector: route
-            .parameter("labelSelector")
-            .unwrap_or_default()
-            .to_owned(),
+        selector: parameter(&route, "labelSelector"),
     })
+}
+
+fn objects(allowed: Allowed<Route>, path: ObjectPath) -> Allowed<ObjectRequest> {
+    allowed.map(|route| ObjectRequest {
+        path,
+        objects: parameter(&route, "labelSelector"),
+        series: parameter(&route, "metricLabelSelector"),
+    })
+}
+
+/// A query parameter that selects; left out, it selects everything, as an empty one does.
+fn parameter(route: &Route, key: &str) -> String {
+    route.parameter(key).unwrap_or_default().to_owned()
 }
 
 #[cfg(test)]

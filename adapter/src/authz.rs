@@ -15,7 +15,7 @@ use tracing::warn;
 
 use crate::authn::Caller;
 use crate::cache::{Cache, Keep, NoAnswer};
-use crate::route::{Attributes, GROUP, Route, VERSION};
+use crate::route::{Attributes, Route};
 use crate::status::Refusal;
 
 /// Something that its caller was found to have the right to.
@@ -150,18 +150,21 @@ fn question(caller: &Caller, attributes: &Attributes) -> SubjectAccessReview {
             });
         }
         Attributes::Resource {
+            api,
             namespace,
             verb,
             resource,
             name,
+            subresource,
         } => {
             spec.resource_attributes = Some(ResourceAttributes {
                 namespace: (!namespace.is_empty()).then_some(namespace),
                 verb: Some(verb.to_owned()),
-                group: Some(GROUP.to_owned()),
-                version: Some(VERSION.to_owned()),
+                group: Some(api.group().to_owned()),
+                version: Some(api.version().to_owned()),
                 resource: Some(resource),
                 name: (!name.is_empty()).then_some(name),
+                subresource: (!subresource.is_empty()).then_some(subresource),
                 ..ResourceAttributes::default()
             });
         }
@@ -198,11 +201,13 @@ fn size(caller: &Caller, attributes: &Attributes) -> usize {
     let asked = match attributes {
         Attributes::Path { path, verb } => path.len() + verb.len(),
         Attributes::Resource {
+            api: _,
             namespace,
             verb,
             resource,
             name,
-        } => namespace.len() + verb.len() + resource.len() + name.len(),
+            subresource,
+        } => namespace.len() + verb.len() + resource.len() + name.len() + subresource.len(),
     };
     caller.user.len()
         + caller.uid.len()
@@ -224,15 +229,23 @@ fn forbidden(caller: &Caller, attributes: &Attributes, reason: &str) -> Refusal 
             "forbidden: User {user:?} cannot {verb} path {path:?}{because}"
         )),
         Attributes::Resource {
+            api,
             namespace,
             verb,
             resource,
             name,
+            subresource,
         } => {
+            let group = api.group();
             let named = if name.is_empty() {
                 String::new()
             } else {
                 format!(" {name:?}")
+            };
+            let whole = if subresource.is_empty() {
+                resource.clone()
+            } else {
+                format!("{resource}/{subresource}")
             };
             let scope = if namespace.is_empty() {
                 "at the cluster scope".to_owned()
@@ -240,9 +253,9 @@ fn forbidden(caller: &Caller, attributes: &Attributes, reason: &str) -> Refusal 
                 format!("in the namespace {namespace:?}")
             };
             Refusal::forbidden(format!(
-                "{resource}.{GROUP}{named} is forbidden: User {user:?} cannot {verb} resource {resource:?} in API group {GROUP:?} {scope}{because}"
+                "{resource}.{group}{named} is forbidden: User {user:?} cannot {verb} resource {whole:?} in API group {group:?} {scope}{because}"
             ))
-            .about(GROUP, resource.clone())
+            .about(group, resource.clone())
         }
     }
 }

@@ -3,6 +3,8 @@
 //! Every document is made once, at the start, and does not depend on what is scraped: the API server judges by it whether this server is
 //! available, and an unavailable one delays the whole cluster. Series of engines can be asked for by their own names without being listed.
 
+use std::collections::BTreeMap;
+
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -11,9 +13,11 @@ use coppice_signals::Metric;
 use serde_json::{Value, json};
 
 use crate::authz::Allowed;
+use crate::custom;
+use crate::groups::{Api, Groups};
 use crate::negotiate::{self, AggregatedVersion, DiscoveryForm};
 use crate::openapi;
-use crate::route::{Document, GROUP, VERSION};
+use crate::route::Document;
 use crate::status::Refusal;
 use crate::wanted;
 
@@ -22,14 +26,14 @@ use crate::wanted;
 pub(crate) struct Discovery {
     index: Tagged,
     groups: Tagged,
-    group: Tagged,
-    resources: Tagged,
+    group: BTreeMap<&'static str, Tagged>,
+    resources: BTreeMap<Api, Tagged>,
     version: Tagged,
     aggregated: Tagged,
     aggregated_beta: Tagged,
     openapi_v2: Tagged,
     openapi_v3_index: Tagged,
-    openapi_v3: Tagged,
+    openapi_v3: BTreeMap<Api, Tagged>,
 }
 
 /// A document that clients ask for again and again, with a tag of its content.
@@ -42,54 +46,59 @@ struct Tagged {
 
 const JSON: &str = "application/json";
 
-/// The names that are listed: every metric with a name of its own.
+/// Metrics that are measured and have a name of their own.
+fn measured() -> Vec<String> {
+    Metric::all().iter().map(ToString::to_string).collect()
+}
+
+/// The external metrics that are listed.
 pub(crate) fn listed_metrics() -> Vec<String> {
-    let mut names: Vec<String> = Metric::all().iter().map(ToString::to_string).collect();
+    let mut names = measured();
     names.push(wanted::METRIC.to_owned());
     names
 }
 
 impl Discovery {
-    /// Makes the documents.
-    pub(crate) fn new() -> Self {
-        let names = listed_metrics();
-        let version = json!({"groupVersion": format!("{GROUP}/{VERSION}"), "version": VERSION});
-        let group = json!({"name": GROUP, "versions": [version], "preferredVersion": version});
-        let resources: Vec<_> = names
-            .iter()
-            .map(|name| {
-                json!({"name": name, "singularName": "", "namespaced": true, "kind": kind_of(name), "verbs": ["get"]})
-            })
-            .collect();
-        let openapi = openapi::Documents::new(&names);
-        let index = json!({"paths": [
-            "/apis", format!("/apis/{GROUP}"), format!("/apis/{GROUP}/{VERSION}"), "/healthz", "/livez",
-            "/openapi/v2", "/openapi/v3", format!("/openapi/v3/apis/{GROUP}/{VERSION}"), "/readyz", "/version",
-        ]});
-        let resources = json!({
-            "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": format!("{GROUP}/{VERSION}"), "resources": resources,
-        });
+    /// Makes the documents of these groups.
+    pub(crate) fn new(groups: Groups) -> Self {
+        let openapi = openapi::Documents::new(groups, &listed_metrics());
         let program =
             json!({"program": env!("CARGO_PKG_NAME"), "version": env!("CARGO_PKG_VERSION")});
         let json = |value: &Value| Tagged::new(JSON, value.to_string());
+        let listed: Vec<(&'static str, Value)> = groups
+            .names()
+            .into_iter()
+            .map(|name| (name, group(groups, name)))
+            .collect();
+        let all: Vec<&Value> = listed.iter().map(|(_, group)| group).collect();
         Self {
-            index: json(&index),
-            groups: json(&json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": [group]})),
-            group: json(&with_kind("APIGroup", group)),
-            resources: json(&resources),
+            index: json(&index(groups)),
+            groups: json(&json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": all})),
+            resources: groups
+                .apis()
+                .map(|api| (api, json(&resources(api))))
+                .collect(),
+            group: listed
+                .iter()
+                .map(|(name, group)| (*name, json(&with_kind("APIGroup", group.clone()))))
+                .collect(),
             version: json(&program),
-            aggregated: aggregated("v2", &names),
-            aggregated_beta: aggregated("v2beta1", &names),
+            aggregated: aggregated("v2", groups),
+            aggregated_beta: aggregated("v2beta1", groups),
             openapi_v2: Tagged::new(JSON, openapi.v2),
             openapi_v3_index: Tagged::new(JSON, openapi.v3_index),
-            openapi_v3: Tagged::new(JSON, openapi.v3),
+            openapi_v3: openapi
+                .v3
+                .into_iter()
+                .map(|(api, text)| (api, Tagged::new(JSON, text)))
+                .collect(),
         }
     }
 
     /// Answers with a document.
     ///
     /// # Errors
-    /// 406 when none of its forms is acceptable.
+    /// 404 for one of a group that is not served, 406 when none of its forms is acceptable.
     pub(crate) fn serve(
         &self,
         document: &Allowed<Document>,
@@ -106,14 +115,15 @@ impl Discovery {
                 };
                 return Ok(groups.serve(headers));
             }
-            Document::Index => &self.index,
-            Document::Group => &self.group,
-            Document::Resources => &self.resources,
-            Document::Version => &self.version,
-            Document::OpenApiV2 => &self.openapi_v2,
-            Document::OpenApiV3Index => &self.openapi_v3_index,
-            Document::OpenApiV3 => &self.openapi_v3,
+            Document::Index => Some(&self.index),
+            Document::Group(group) => self.group.get(group),
+            Document::Resources(api) => self.resources.get(api),
+            Document::Version => Some(&self.version),
+            Document::OpenApiV2 => Some(&self.openapi_v2),
+            Document::OpenApiV3Index => Some(&self.openapi_v3_index),
+            Document::OpenApiV3(api) => self.openapi_v3.get(api),
         };
+        let document = document.ok_or_else(Refusal::unknown_path)?;
         if !negotiate::accepts_json(headers) {
             return Err(Refusal::not_acceptable());
         }
@@ -121,29 +131,126 @@ impl Discovery {
     }
 }
 
+fn index(groups: Groups) -> Value {
+    let mut paths: Vec<String> = [
+        "/apis",
+        "/healthz",
+        "/livez",
+        "/openapi/v2",
+        "/openapi/v3",
+        "/readyz",
+        "/version",
+    ]
+    .map(str::to_owned)
+    .into();
+    paths.extend(groups.names().iter().map(|group| format!("/apis/{group}")));
+    for api in groups.apis() {
+        paths.extend([api.path(), format!("/openapi/v3{}", api.path())]);
+    }
+    paths.sort_unstable();
+    json!({"paths": paths})
+}
+
+/// A group with its versions, the preferred one first.
+fn group(groups: Groups, name: &str) -> Value {
+    let versions: Vec<Value> = groups
+        .apis()
+        .filter(|api| api.group() == name)
+        .map(|api| json!({"groupVersion": api.group_version(), "version": api.version()}))
+        .collect();
+    json!({"name": name, "preferredVersion": versions.first(), "versions": versions})
+}
+
+/// The list of a version's resources, as clients read it that do not know the aggregated form.
+fn resources(api: Api) -> Value {
+    let resource = |name: String, is_namespaced: bool, kind: String| json!({"name": name, "singularName": "", "namespaced": is_namespaced, "kind": kind, "verbs": ["get"]});
+    let mut listed = Vec::new();
+    match api {
+        Api::External => {
+            let names = listed_metrics().into_iter();
+            listed.extend(names.map(|name| {
+                let kind = kind_of(&name);
+                resource(name, true, kind)
+            }));
+        }
+        Api::CustomV1Beta2 | Api::CustomV1Beta1 => {
+            for (parent, is_namespaced) in parents() {
+                listed.extend(measured().iter().map(|name| {
+                    let name = format!("{parent}/{name}");
+                    resource(name, is_namespaced, api.list_kind().to_owned())
+                }));
+            }
+        }
+    }
+    json!({
+        "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": api.group_version(), "resources": listed,
+    })
+}
+
+/// What metrics of objects are listed below, and whether it is in namespaces.
+fn parents() -> impl Iterator<Item = (&'static str, bool)> {
+    let namespaced = custom::LISTED.into_iter().map(|resource| (resource, true));
+    namespaced.chain([(custom::NAMESPACES, false)])
+}
+
 /// The aggregated form of one version of `apidiscovery.k8s.io`.
-fn aggregated(version: &str, names: &[String]) -> Tagged {
-    let resources: Vec<_> = names
-        .iter()
+fn aggregated(version: &str, groups: Groups) -> Tagged {
+    let items: Vec<Value> = groups
+        .names()
+        .into_iter()
         .map(|name| {
-            json!({
-                "resource": name, "scope": "Namespaced", "singularResource": "", "verbs": ["get"],
-                "responseKind": {"group": GROUP, "version": VERSION, "kind": kind_of(name)},
-            })
+            let versions: Vec<Value> = groups
+                .apis()
+                .filter(|api| api.group() == name)
+                .map(|api| {
+                    json!({
+                        "version": api.version(), "freshness": "Current", "resources": aggregated_resources(api),
+                    })
+                })
+                .collect();
+            json!({"metadata": {"name": name, "creationTimestamp": null}, "versions": versions})
         })
         .collect();
     let body = json!({
         "kind": "APIGroupDiscoveryList", "apiVersion": format!("apidiscovery.k8s.io/{version}"), "metadata": {},
-        "items": [{
-            "metadata": {"name": GROUP, "creationTimestamp": null},
-            "versions": [{"version": VERSION, "freshness": "Current", "resources": resources}],
-        }],
+        "items": items,
     })
     .to_string();
     Tagged::new(
         &format!("application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"),
         body,
     )
+}
+
+fn aggregated_resources(api: Api) -> Vec<Value> {
+    let kind = |kind: &str| json!({"group": api.group(), "version": api.version(), "kind": kind});
+    match api {
+        Api::External => listed_metrics()
+            .iter()
+            .map(|name| {
+                json!({
+                    "resource": name, "scope": "Namespaced", "singularResource": "", "verbs": ["get"],
+                    "responseKind": kind(&kind_of(name)),
+                })
+            })
+            .collect(),
+        Api::CustomV1Beta2 | Api::CustomV1Beta1 => parents()
+            .map(|(parent, is_namespaced)| {
+                let metrics: Vec<Value> = measured()
+                    .iter()
+                    .map(|name| {
+                        json!({"subresource": name, "responseKind": kind(api.list_kind()), "verbs": ["get"]})
+                    })
+                    .collect();
+                // The parent itself is not served here. With an empty kind clients take it for a place to list its metrics below; left
+                // out, the field made older ones fail.
+                json!({
+                    "resource": parent, "scope": if is_namespaced { "Namespaced" } else { "Cluster" }, "singularResource": "",
+                    "verbs": [], "responseKind": {"group": "", "version": "", "kind": ""}, "subresources": metrics,
+                })
+            })
+            .collect(),
+    }
 }
 
 impl Tagged {
@@ -203,114 +310,4 @@ fn with_kind(kind: &str, mut value: Value) -> Value {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use axum::http::header::ACCEPT;
-    use http_body_util::BodyExt;
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::{APIGroup, APIGroupList, APIResourceList};
-
-    use super::*;
-
-    async fn body(response: Response) -> Vec<u8> {
-        response
-            .into_body()
-            .collect()
-            .await
-            .unwrap()
-            .to_bytes()
-            .to_vec()
-    }
-
-    async fn fetch(document: Document) -> Vec<u8> {
-        body(
-            Discovery::new()
-                .serve(&Allowed::for_tests(document), &HeaderMap::new())
-                .unwrap(),
-        )
-        .await
-    }
-
-    fn accept(value: &'static str) -> HeaderMap {
-        HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(value))])
-    }
-
-    #[tokio::test]
-    async fn the_documents_are_what_clients_decode() {
-        let groups: APIGroupList = serde_json::from_slice(&fetch(Document::Groups).await).unwrap();
-        assert_eq!(groups.groups[0].name, GROUP);
-        let group: APIGroup = serde_json::from_slice(&fetch(Document::Group).await).unwrap();
-        assert_eq!(group.preferred_version.unwrap().version, VERSION);
-        let resources: APIResourceList =
-            serde_json::from_slice(&fetch(Document::Resources).await).unwrap();
-        assert_eq!(resources.group_version, "external.metrics.k8s.io/v1beta1");
-        let names: Vec<_> = resources
-            .resources
-            .iter()
-            .map(|resource| resource.name.as_str())
-            .collect();
-        assert!(
-            names.contains(&"coppice_requests_waiting")
-                && names.contains(&"coppice_wanted_replicas")
-        );
-        let kinds: BTreeSet<_> = resources
-            .resources
-            .iter()
-            .map(|resource| &resource.kind)
-            .collect();
-        assert_eq!(
-            kinds.len(),
-            resources.resources.len(),
-            "kubectl tells metrics apart by kind"
-        );
-        for resource in &resources.resources {
-            assert!(resource.namespaced && resource.verbs == ["get"]);
-            assert_eq!(resource.name, resource.name.to_lowercase());
-        }
-    }
-
-    #[tokio::test]
-    async fn aggregated_discovery_lists_the_same_metrics_and_is_known_by_its_tag() {
-        let discovery = Discovery::new();
-        let groups = Allowed::for_tests(Document::Groups);
-        let headers =
-            accept("application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList");
-        let response = discovery.serve(&groups, &headers).unwrap();
-        assert_eq!(
-            response.headers()[CONTENT_TYPE],
-            "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
-        );
-        assert_eq!(response.headers()[VARY], "Accept");
-        let etag = response.headers()[ETAG].clone();
-        let document: Value = serde_json::from_slice(&body(response).await).unwrap();
-        let resources = document["items"][0]["versions"][0]["resources"]
-            .as_array()
-            .unwrap();
-        assert_eq!(resources.len(), listed_metrics().len());
-        assert!(
-            resources
-                .iter()
-                .all(|resource| resource["responseKind"]["kind"].is_string())
-        );
-
-        let mut again = headers;
-        again.insert(IF_NONE_MATCH, etag);
-        let response = discovery.serve(&groups, &again).unwrap();
-        assert_eq!(response.status(), StatusCode::NOT_MODIFIED);
-        assert!(body(response).await.is_empty());
-    }
-
-    #[tokio::test]
-    async fn older_clusters_get_the_beta_form_and_others_a_refusal() {
-        let discovery = Discovery::new();
-        let groups = Allowed::for_tests(Document::Groups);
-        let headers =
-            accept("application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList");
-        let document: Value =
-            serde_json::from_slice(&body(discovery.serve(&groups, &headers).unwrap()).await)
-                .unwrap();
-        assert_eq!(document["apiVersion"], "apidiscovery.k8s.io/v2beta1");
-        let refusal = discovery.serve(&groups, &accept("text/html")).unwrap_err();
-        assert_eq!(refusal.code(), StatusCode::NOT_ACCEPTABLE);
-    }
-}
+mod tests;

@@ -1,10 +1,11 @@
-//! For tests: an API server that answers reviews, and certificates.
+//! For tests: an API server that answers reviews, certificates, and pods with values.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use axum::http::{HeaderMap, Request, Response, StatusCode};
 use coppice_runtime::server::Peer;
+use coppice_signals::{PodFacts, Selection, Signals, WatchId};
 use http_body_util::BodyExt;
 use kube::Client;
 use kube::client::Body;
@@ -15,6 +16,11 @@ use rcgen::{
 };
 use rustls::pki_types::CertificateDer;
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::metrics::Measured;
+use crate::query::Sources;
+use crate::wanted::WantedReplicas;
 
 /// Answers `TokenReview` and `SubjectAccessReview`, and counts them.
 #[derive(Debug, Clone, Default)]
@@ -69,6 +75,66 @@ fn respond(code: StatusCode, body: &Value) -> Response<Body> {
         .unwrap()
 }
 
+/// Sources that know of no pod and no policy, as at the start.
+pub(crate) fn sources() -> Sources {
+    coppice_runtime::crypto::install();
+    let Measured {
+        requests: metrics,
+        signals,
+        ..
+    } = Measured::new();
+    let signals = Signals::new(coppice_signals::Settings::default(), signals).unwrap();
+    let stop = CancellationToken::new();
+    stop.cancel();
+    Sources {
+        signals,
+        wanted: WantedReplicas::watch(&FakeApi::default().client(), None, "system", &stop),
+        metrics,
+    }
+}
+
+/// A pod of namespace `serving` that runs vLLM.
+pub(crate) struct TestPod {
+    pub name: &'static str,
+    pub labels: &'static [(&'static str, &'static str)],
+    /// Requests waiting; `None`: it was never scraped.
+    pub waiting: Option<u32>,
+}
+
+/// Lists these pods, and takes in what each says. They stay until the watch ends.
+pub(crate) fn list_pods(sources: &Sources, pods: &[TestPod]) -> WatchId {
+    let signals = &sources.signals;
+    let facts = pods.iter().zip(1..).map(|(pod, last)| {
+        let mut labels: std::collections::BTreeMap<String, String> = pod
+            .labels
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+            .collect();
+        labels.insert("pod".to_owned(), pod.name.to_owned());
+        PodFacts {
+            labels: Arc::new(labels),
+            ..PodFacts::ready("serving", pod.name, [10, 0, 0, last].into(), 8000)
+        }
+    });
+    let watch = signals.begin_watch();
+    signals.replace_pods(watch, facts.collect());
+    for pod in pods {
+        let Some(waiting) = pod.waiting else { continue };
+        let body = format!(
+            "vllm:num_requests_running{{model_name=\"Qwen/Qwen3\"}} 1\n\
+             vllm:num_requests_waiting{{model_name=\"Qwen/Qwen3\"}} {waiting}\n"
+        );
+        let only = Selection {
+            namespace: Some("serving".to_owned()),
+            selector: format!("pod={}", pod.name).parse().unwrap(),
+        };
+        signals
+            .ingest(&only, body.as_bytes(), signals.now())
+            .unwrap();
+    }
+    watch
+}
+
 /// A certificate authority.
 pub(crate) struct TestCa {
     issuer: CertifiedIssuer<'static, KeyPair>,
@@ -103,6 +169,21 @@ impl TestCa {
         organizations: &[&str],
         flaw: Flaw,
     ) -> CertificateDer<'static> {
+        self.sign(common_name, organizations, flaw).0.der().clone()
+    }
+
+    /// Certificate and key as PEM, for a client.
+    pub(crate) fn identity(&self, common_name: &str) -> (String, String) {
+        let (certificate, key) = self.sign(common_name, &[], Flaw::None);
+        (certificate.pem(), key.serialize_pem())
+    }
+
+    fn sign(
+        &self,
+        common_name: &str,
+        organizations: &[&str],
+        flaw: Flaw,
+    ) -> (rcgen::Certificate, KeyPair) {
         let mut params = CertificateParams::default();
         params.distinguished_name = rcgen::DistinguishedName::new();
         params
@@ -121,7 +202,7 @@ impl TestCa {
             params.not_after = date_time_ymd(2020, 1, 1);
         }
         let key = KeyPair::generate().unwrap();
-        params.signed_by(&key, &self.issuer).unwrap().der().clone()
+        (params.signed_by(&key, &self.issuer).unwrap(), key)
     }
 }
 

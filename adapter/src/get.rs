@@ -5,7 +5,8 @@ use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use coppice_runtime::client;
 
-use crate::route::{EXPLAIN, GROUP, VERSION};
+use crate::groups::Api;
+use crate::route::{EXPLAIN, encode};
 use crate::settings::GetArgs;
 use crate::wanted;
 use crate::wire::{Explanation, ExternalMetricValueList};
@@ -21,7 +22,8 @@ pub(crate) async fn get(args: &GetArgs, kube: &client::KubeArgs) -> anyhow::Resu
         .clone()
         .unwrap_or_else(|| client.default_namespace().to_owned());
     let base = format!(
-        "/apis/{GROUP}/{VERSION}/namespaces/{}/{}",
+        "{}/namespaces/{}/{}",
+        Api::External.path(),
         encode(&namespace),
         encode(&args.metric)
     );
@@ -57,20 +59,6 @@ async fn fetch<T: serde::de::DeserializeOwned>(
         .request(request)
         .await
         .map_err(|error| anyhow::anyhow!(error))
-}
-
-/// Everything that is not plainly allowed in a path or query is escaped.
-fn encode(text: &str) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
-                encoded.push(char::from(byte))
-            }
-            other => encoded.push_str(&format!("%{other:02X}")),
-        }
-    }
-    encoded
 }
 
 fn render_values(list: &ExternalMetricValueList) -> String {
@@ -159,15 +147,6 @@ fn labels(labels: &std::collections::BTreeMap<String, String>) -> String {
 mod tests {
     use super::*;
     use crate::wire::{ExplainedAnswer, ExplainedEndpoint};
-
-    #[test]
-    fn names_and_selectors_are_escaped() {
-        assert_eq!(
-            encode("vllm:num_requests_waiting"),
-            "vllm%3Anum_requests_waiting"
-        );
-        assert_eq!(encode("model in (a,b)"), "model%20in%20%28a%2Cb%29");
-    }
 
     #[test]
     fn an_explanation_shows_value_rule_and_each_endpoint() {

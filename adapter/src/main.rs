@@ -1,24 +1,30 @@
-//! The metrics adapter: signals of inference servers for autoscalers, as the aggregated API `external.metrics.k8s.io`.
+//! The metrics adapter: signals of inference servers for autoscalers, as the aggregated APIs `external.metrics.k8s.io` and
+//! `custom.metrics.k8s.io`, and over KEDA's protocol ([`keda`]).
 //!
 //! Data flows one way. Collecting: pods → `coppice-signals` (scrape, recognise, window). Answering:
-//! [`api`] limits → [`authn`] who → [`authz`] may they → [`query`] value → [`wire`] object. Answers come from memory; nothing a scraped
+//! [`api`] limits → [`authn`] who → [`authz`] may they → [`query`] value (of objects: [`custom`]) → [`wire`] object. Answers come from memory; nothing a scraped
 //! server does can hold one up.
 
 mod api;
 mod authn;
 mod authz;
 mod cache;
+mod custom;
 #[cfg(test)]
 mod dashboards;
 mod discovery;
+mod doctor;
 #[cfg(test)]
 mod fixtures;
 mod get;
+mod groups;
+mod keda;
 mod manifests;
 mod metrics;
 mod negotiate;
 mod objects;
 mod openapi;
+mod parse;
 mod quantity;
 mod query;
 mod register;
@@ -53,6 +59,11 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
         }
         Command::Get(args) => {
             print(&get::get(&args, &arguments.kube).await?);
+            Ok(())
+        }
+        Command::Doctor(args) => doctor::doctor(&args, &arguments.kube, print).await,
+        Command::Parse(args) => {
+            print(&parse::parse(&args)?);
             Ok(())
         }
     }

@@ -37,7 +37,11 @@ pub(crate) fn render(args: &ManifestsArgs) -> anyhow::Result<String> {
         Some(host) => documents.push(document(&objects::external_service(&address, host))?),
         None => {
             let pods = args.workload();
-            documents.push(document(&objects::pod_service(&address, pods.port))?);
+            documents.push(document(&objects::pod_service(
+                &address,
+                pods.port,
+                pods.keda_port,
+            ))?);
             documents.push(document(&workload::deployment(&pods)?)?);
             documents.push(document(&workload::disruption_budget(&pods)?)?);
         }
@@ -45,7 +49,13 @@ pub(crate) fn render(args: &ManifestsArgs) -> anyhow::Result<String> {
     if let Some(path) = &args.ca_bundle_file {
         let bundle = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read {}", path.display()))?;
-        documents.push(document(&objects::api_service(&address, Some(&bundle)))?);
+        for api in args.apis.apis() {
+            documents.push(document(&objects::api_service(
+                api,
+                &address,
+                Some(&bundle),
+            ))?);
+        }
     }
     Ok(documents.join("---\n"))
 }
@@ -60,6 +70,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
+    use crate::groups::Groups;
     use crate::settings::{Arguments, Command};
 
     fn rendered(arguments: &[&str]) -> Vec<Value> {
@@ -131,6 +142,60 @@ mod tests {
         let args = pod_arguments(&documents);
         assert!(!args.register_apiservice && args.tls.tls_secret.is_none());
         assert!(args.tls.tls_cert_file.is_some());
+    }
+
+    #[test]
+    fn each_group_and_version_that_is_served_is_registered_and_may_be_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let bundle = folder.path().join("ca.crt");
+        std::fs::write(&bundle, "pem").unwrap();
+        let documents = rendered(&["--apis=both", "--ca-bundle-file", bundle.to_str().unwrap()]);
+        let named = |kind: &str| -> Vec<&Value> {
+            let of_kind = documents.iter().filter(|each| each["kind"] == kind);
+            of_kind.collect()
+        };
+        let services = named("APIService");
+        let names: Vec<_> = services
+            .iter()
+            .map(|each| &each["metadata"]["name"])
+            .collect();
+        assert_eq!(
+            names,
+            [
+                "v1beta1.external.metrics.k8s.io",
+                "v1beta2.custom.metrics.k8s.io",
+                "v1beta1.custom.metrics.k8s.io"
+            ]
+        );
+        assert!(
+            services[1]["spec"]["versionPriority"].as_i64()
+                > services[2]["spec"]["versionPriority"].as_i64(),
+            "the HPA takes the version of the greater priority"
+        );
+        let viewer = named("ClusterRole")
+            .into_iter()
+            .find(|role| role["metadata"]["name"] == "coppice-metrics-viewer")
+            .unwrap();
+        assert_eq!(
+            viewer["rules"][0]["apiGroups"],
+            serde_json::json!(["external.metrics.k8s.io", "custom.metrics.k8s.io"])
+        );
+        assert_eq!(pod_arguments(&documents).apis, Groups::Both);
+    }
+
+    #[test]
+    fn kedas_port_is_one_of_the_pods_and_of_the_service() {
+        assert_eq!(pod_arguments(&rendered(&[])).keda.keda_bind_address, None);
+        let documents = rendered(&["--apis=custom", "--keda-port=6565"]);
+        let args = pod_arguments(&documents);
+        let address = args.keda.keda_bind_address.expect("served");
+        assert_eq!((address.port(), args.keda.keda_plaintext), (6565, false));
+        let service = find(&documents, "Service").unwrap();
+        let port = &service["spec"]["ports"][1];
+        assert_eq!(
+            (&port["name"], &port["port"], &port["targetPort"]),
+            (&"keda".into(), &6565.into(), &6565.into())
+        );
     }
 
     #[test]

@@ -38,7 +38,7 @@ impl Measured {
     }
 }
 
-/// Counts of the secure endpoint.
+/// Counts of the secure endpoint and of KEDA's port.
 #[derive(Debug, Clone)]
 pub(crate) struct RequestMetrics {
     requests: Family<RequestLabels, Counter>,
@@ -74,6 +74,8 @@ pub(crate) enum Kind {
     Explanation,
     /// Groups, versions, resources.
     Discovery,
+    /// A call of KEDA's.
+    Keda,
     /// Everything else, and what was refused before it was understood.
     Other,
 }
@@ -84,6 +86,7 @@ impl Kind {
             Self::Value => "value",
             Self::Explanation => "explanation",
             Self::Discovery => "discovery",
+            Self::Keda => "keda",
             Self::Other => "other",
         }
     }
@@ -132,7 +135,13 @@ impl RequestMetrics {
             "When the serving certificate expires, seconds since 1970",
             metrics.certificate_expiry.clone(),
         );
-        for kind in [Kind::Value, Kind::Explanation, Kind::Discovery, Kind::Other] {
+        for kind in [
+            Kind::Value,
+            Kind::Explanation,
+            Kind::Discovery,
+            Kind::Keda,
+            Kind::Other,
+        ] {
             let kind = kind.label();
             drop(
                 metrics

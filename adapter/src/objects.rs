@@ -13,15 +13,10 @@ use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::{
     APIService, APIServiceSpec, ServiceReference,
 };
 
-use crate::route::{GROUP, VERSION};
+use crate::groups::{Api, Groups};
 
 /// Field manager of what the adapter applies, and name of its rights.
 pub(crate) const NAME: &str = "coppice-adapter";
-
-/// Name of the APIService, as the API server wants it.
-pub(crate) fn api_service_name() -> String {
-    format!("{VERSION}.{GROUP}")
-}
 
 /// Where the API server finds the adapter.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,17 +80,23 @@ pub(crate) fn external_service(address: &ServiceAddress, host: &str) -> Service 
 }
 
 /// The Service of an adapter that runs in pods with the label `app.kubernetes.io/name: coppice-adapter`.
-pub(crate) fn pod_service(address: &ServiceAddress, target_port: u16) -> Service {
-    let port = ServicePort {
-        name: Some("https".to_owned()),
-        port: i32::from(address.port),
-        target_port: Some(IntOrString::Int(i32::from(target_port))),
+pub(crate) fn pod_service(
+    address: &ServiceAddress,
+    target_port: u16,
+    keda_port: Option<u16>,
+) -> Service {
+    let port = |name: &str, port: u16, target: u16| ServicePort {
+        name: Some(name.to_owned()),
+        port: i32::from(port),
+        target_port: Some(IntOrString::Int(i32::from(target))),
         ..ServicePort::default()
     };
+    let mut ports = vec![port("https", address.port, target_port)];
+    ports.extend(keda_port.map(|keda| port("keda", keda, keda)));
     let selector = BTreeMap::from([("app.kubernetes.io/name".to_owned(), NAME.to_owned())]);
     let spec = ServiceSpec {
         selector: Some(selector),
-        ports: Some(vec![port]),
+        ports: Some(ports),
         ..ServiceSpec::default()
     };
     Service {
@@ -105,13 +106,17 @@ pub(crate) fn pod_service(address: &ServiceAddress, target_port: u16) -> Service
     }
 }
 
-/// The APIService that gives the group to the adapter. Without a bundle the API server trusts its host's authorities.
-pub(crate) fn api_service(address: &ServiceAddress, ca_bundle: Option<&str>) -> APIService {
+/// The APIService that gives a group and version to the adapter. Without a bundle the API server trusts its host's authorities.
+pub(crate) fn api_service(
+    api: Api,
+    address: &ServiceAddress,
+    ca_bundle: Option<&str>,
+) -> APIService {
     let spec = APIServiceSpec {
-        group: Some(GROUP.to_owned()),
-        version: Some(VERSION.to_owned()),
+        group: Some(api.group().to_owned()),
+        version: Some(api.version().to_owned()),
         group_priority_minimum: 100,
-        version_priority: 100,
+        version_priority: api.version_priority(),
         service: Some(ServiceReference {
             namespace: Some(address.namespace.clone()),
             name: Some(address.name.clone()),
@@ -121,7 +126,7 @@ pub(crate) fn api_service(address: &ServiceAddress, ca_bundle: Option<&str>) -> 
         ..APIServiceSpec::default()
     };
     APIService {
-        metadata: metadata(None, &api_service_name()),
+        metadata: metadata(None, &api.service_name()),
         spec: Some(spec),
         ..APIService::default()
     }
@@ -136,6 +141,8 @@ pub(crate) struct RightsFor {
     pub service_account: String,
     /// Namespace of the scaler's Lease.
     pub lease_namespace: String,
+    /// Groups that it serves.
+    pub groups: Groups,
     /// Whether the adapter registers itself (`serve --register-apiservice`).
     pub registers: bool,
     /// The Service that it keeps for itself when it runs outside the cluster (`serve --external-host`).
@@ -172,11 +179,13 @@ pub(crate) fn rights(who: &RightsFor) -> Rights {
         ),
     ];
     if who.registers {
+        let names: Vec<String> = who.groups.apis().map(Api::service_name).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
         reads.push(rule(
             &["apiregistration.k8s.io"],
             &["apiservices"],
             &["list", "watch", "patch"],
-            &[&api_service_name()],
+            &names,
         ));
         reads.push(rule(
             &["apiregistration.k8s.io"],
@@ -239,7 +248,7 @@ pub(crate) fn rights(who: &RightsFor) -> Rights {
     }
     let mut viewer = cluster_role(
         "coppice-metrics-viewer",
-        vec![rule(&[GROUP], &["*"], &["get", "list"], &[])],
+        vec![rule(&who.groups.names(), &["*"], &["get", "list"], &[])],
     );
     let aggregate = [(
         "rbac.authorization.k8s.io/aggregate-to-view".to_owned(),
@@ -360,7 +369,8 @@ mod tests {
             name: "adapter".into(),
             port: 6443,
         };
-        let object = serde_json::to_value(api_service(&address, Some("pem"))).unwrap();
+        let object =
+            serde_json::to_value(api_service(Api::External, &address, Some("pem"))).unwrap();
         assert_eq!(
             object["metadata"]["name"],
             "v1beta1.external.metrics.k8s.io"
@@ -379,6 +389,7 @@ mod tests {
             namespace: "system".into(),
             service_account: NAME.into(),
             lease_namespace: "system".into(),
+            groups: Groups::Both,
             registers,
             external_service: None,
             tls_secret: None,

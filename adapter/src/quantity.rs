@@ -11,6 +11,8 @@ pub(crate) const MAX: f64 = 9e15;
 pub(crate) struct Quantity {
     /// The canonical text, with thousandths where the value has a fraction.
     pub text: String,
+    /// The same number in thousandths, which is what the HPA computes with.
+    pub thousandths: i64,
     /// Why the text is not the value.
     pub clamped: Option<Clamped>,
 }
@@ -36,6 +38,7 @@ pub(crate) fn quantity(value: f64) -> Option<Quantity> {
     if value < 0.0 {
         return Some(Quantity {
             text: "0".to_owned(),
+            thousandths: 0,
             clamped: Some(Clamped::Negative),
         });
     }
@@ -48,8 +51,22 @@ pub(crate) fn quantity(value: f64) -> Option<Quantity> {
     }
     Some(Quantity {
         text: canonical(thousandths),
+        thousandths,
         clamped,
     })
+}
+
+impl Quantity {
+    /// The number that the text stands for, where a protocol sends numbers.
+    #[must_use]
+    pub(crate) fn number(&self) -> f64 {
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "above 2^53 thousandths there are none to lose"
+        )]
+        let thousandths = self.thousandths as f64;
+        thousandths / 1000.0
+    }
 }
 
 /// The canonical text of thousandths, `0..`.
@@ -106,6 +123,7 @@ mod tests {
             quantity(-3.0),
             Some(Quantity {
                 text: "0".into(),
+                thousandths: 0,
                 clamped: Some(Clamped::Negative)
             })
         );
@@ -113,6 +131,7 @@ mod tests {
             quantity(1e300),
             Some(Quantity {
                 text: "9P".into(),
+                thousandths: 9_000_000_000_000_000_000,
                 clamped: Some(Clamped::TooLarge)
             })
         );
@@ -120,6 +139,7 @@ mod tests {
             quantity(9e15),
             Some(Quantity {
                 text: "9P".into(),
+                thousandths: 9_000_000_000_000_000_000,
                 clamped: None
             })
         );
@@ -151,6 +171,11 @@ mod tests {
             assert!(
                 (back - value).abs() <= 0.0005 + value * 1e-15,
                 "{value} read as {back}"
+            );
+            let number = quantity(value).expect("finite").number();
+            assert!(
+                (back - number).abs() <= value * 1e-15,
+                "{back} as text, {number} as a number"
             );
         }
     }

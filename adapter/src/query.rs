@@ -1,18 +1,23 @@
 //! Answering metric requests from memory.
+//!
+//! [`Sources::measure`] gives the one value of a name and a selector, whichever protocol asked; [`Sources::value`] sends it as
+//! `external.metrics.k8s.io` does. Metrics of objects are in [`crate::custom`].
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
-use coppice_signals::{Answer, InvalidQuery, Missing, Query, Selector, Signals};
+use coppice_signals::{Answer, EndpointAnswer, InvalidQuery, Missing, Query, Selector, Signals};
 use jiff::Timestamp;
 
 use crate::authz::Allowed;
+use crate::groups;
 use crate::metrics::RequestMetrics;
 use crate::negotiate::{self, MetricForm};
-use crate::quantity::{Clamped, quantity};
-use crate::route::{GROUP, MetricPath};
+use crate::quantity::{Clamped, Quantity, quantity};
+use crate::route::MetricPath;
 use crate::status::Refusal;
 use crate::wanted::{self, WantedReplicas};
 use crate::wire::{
@@ -39,18 +44,26 @@ pub(crate) struct Sources {
     pub metrics: RequestMetrics,
 }
 
-/// A value ready to be sent.
+/// A value, with what every protocol says about it.
 #[derive(Debug, Clone, PartialEq)]
-struct Found {
-    item: ExternalMetricValue,
-    warnings: Vec<String>,
+pub(crate) struct Value {
+    /// The number, in the range that autoscalers can compute with.
+    pub quantity: Quantity,
+    /// When the oldest sample in it was taken.
+    pub timestamp: Timestamp,
+    /// Look-back of a rate or a quantile; `None` for a snapshot.
+    pub window: Option<Duration>,
+    /// What it is about.
+    pub labels: BTreeMap<String, String>,
+    /// What a careful reader should know.
+    pub warnings: Vec<String>,
 }
 
 impl Sources {
     /// Answers with the value, as a list object or as a Table.
     ///
     /// # Errors
-    /// 400 for a bad selector, 404 for an unknown metric or one that nothing exposes, 406, 503 when there is no value to be trusted.
+    /// As [`Sources::measure`], and 406.
     pub(crate) fn value(
         &self,
         request: &Allowed<MetricRequest>,
@@ -58,25 +71,24 @@ impl Sources {
     ) -> Result<Response, Refusal> {
         let form = negotiate::metric_form(headers).ok_or_else(Refusal::not_acceptable)?;
         let request = request.get();
-        let found = self
-            .find(request)
-            .map_err(|refusal| refusal.about(GROUP, request.path.name.clone()))?;
-        let list = ExternalMetricValueList::new(vec![found.item]);
+        let name = &request.path.name;
+        let value = self
+            .measure(request)
+            .map_err(|refusal| refusal.about(groups::EXTERNAL, name.clone()))?;
+        let list = ExternalMetricValueList::new(vec![ExternalMetricValue {
+            metric_name: name.clone(),
+            metric_labels: value.labels,
+            timestamp: value.timestamp,
+            window: value.window.map(whole_seconds),
+            value: value.quantity.text,
+        }]);
         let body = match form {
             MetricForm::Json => json_text(&list),
             MetricForm::Table => list
                 .table(&request.path.namespace, Timestamp::now())
                 .to_string(),
         };
-        let mut response = ([(CONTENT_TYPE, "application/json")], body).into_response();
-        for warning in found.warnings.iter().take(MAX_WARNINGS) {
-            if let Some(value) = warning_header(warning) {
-                response
-                    .headers_mut()
-                    .append(HeaderName::from_static("warning"), value);
-            }
-        }
-        Ok(response)
+        Ok(json_response(body, &value.warnings))
     }
 
     /// Answers with how the value came about, endpoint by endpoint.
@@ -92,13 +104,14 @@ impl Sources {
             return Err(Refusal::not_acceptable());
         }
         let request = request.get();
-        if is_wanted(request) {
+        if is_wanted(&request.path.name) {
             return Err(Refusal::not_found(format!(
                 "{} comes from the scaler's record; print it with `coppice-scaler explain NAMESPACE/NAME`",
                 wanted::METRIC
             )));
         }
-        let query = self.query(request)?;
+        let MetricPath { namespace, name } = &request.path;
+        let query = query(namespace, name, &request.selector)?;
         let now = self.signals.now();
         let (answer, missing) = match self.signals.query(&query, now) {
             Ok(answer) => (Some(explained(&answer, now)), None),
@@ -107,7 +120,7 @@ impl Sources {
         let endpoints = self.signals.query_each(&query, now).unwrap_or_default();
         let explanation = Explanation {
             metric: query.metric.to_string(),
-            namespace: request.path.namespace.clone(),
+            namespace: namespace.clone(),
             selector: query.selection.selector.to_string(),
             answer,
             missing,
@@ -121,36 +134,34 @@ impl Sources {
                 })
                 .collect(),
         };
-        Ok((
-            [(CONTENT_TYPE, "application/json")],
-            json_text(&explanation),
-        )
-            .into_response())
+        Ok(json_response(json_text(&explanation), &[]))
     }
 
-    fn find(&self, request: &MetricRequest) -> Result<Found, Refusal> {
-        if is_wanted(request) {
-            let selector: Selector = request
-                .selector
-                .parse()
-                .map_err(InvalidQuery::from)
-                .map_err(|error| invalid(&error))?;
-            let now = Timestamp::now();
-            let wanted =
-                self.wanted
-                    .find(&request.path.namespace, &selector, Instant::now(), now)?;
-            return sendable(
-                request,
-                f64::from(wanted.replicas),
-                now,
-                None,
-                wanted.labels,
-                Vec::new(),
-            );
+    /// The value of a metric over everything that its selector picks in the namespace.
+    ///
+    /// # Errors
+    /// 400 for a bad selector, 404 for an unknown metric or one that nothing exposes, 503 when there is no value to be trusted.
+    pub(crate) fn measure(&self, request: &MetricRequest) -> Result<Value, Refusal> {
+        let MetricPath { namespace, name } = &request.path;
+        if !is_wanted(name) {
+            return self.measure_query(name, &query(namespace, name, &request.selector)?);
         }
-        let query = self.query(request)?;
+        let selector = selector(&request.selector)?;
+        let now = Timestamp::now();
+        let wanted = self
+            .wanted
+            .find(namespace, &selector, Instant::now(), now)?;
+        let replicas = f64::from(wanted.replicas);
+        sendable(name, replicas, now, None, wanted.labels, Vec::new())
+    }
+
+    /// The one value that a query over scraped signals has. `name` is the metric as it was asked for.
+    ///
+    /// # Errors
+    /// 404 when nothing exposes it, 503 when there is no value to be trusted.
+    pub(crate) fn measure_query(&self, name: &str, query: &Query) -> Result<Value, Refusal> {
         let now = self.signals.now();
-        match self.signals.query(&query, now) {
+        match self.signals.query(query, now) {
             Ok(Answer {
                 value,
                 timestamp,
@@ -160,45 +171,77 @@ impl Sources {
                 ..
             }) => {
                 self.metrics.value(age(timestamp, now));
-                sendable(request, value, timestamp, window, labels, warnings)
+                sendable(name, value, timestamp, window, labels, warnings)
             }
             Err(missing) => {
                 self.metrics.missing(&missing);
-                Err(self.refuse(&request.path, &missing))
+                Err(self.refuse(name, &missing))
             }
         }
     }
 
-    fn query(&self, request: &MetricRequest) -> Result<Query, Refusal> {
-        let MetricPath { namespace, name } = &request.path;
-        if namespace == "*" {
-            return Err(Refusal::not_found(
-                "namespace \"*\" does not exist; metrics are served per namespace, name one",
-            ));
+    /// What each ready pod that a query selects has to say, and when that is. `name` is the metric as it was asked for.
+    ///
+    /// # Errors
+    /// As [`Sources::measure_query`], for reasons that concern all of them.
+    pub(crate) fn measure_each(
+        &self,
+        name: &str,
+        query: &Query,
+    ) -> Result<(Vec<EndpointAnswer>, Timestamp), Refusal> {
+        let now = self.signals.now();
+        match self.signals.query_each(query, now) {
+            Ok(answers) => Ok((answers, now)),
+            Err(missing) => {
+                self.metrics.missing(&missing);
+                Err(self.refuse(name, &missing))
+            }
         }
-        Query::parse(name, Some(namespace), &request.selector).map_err(|error| invalid(&error))
     }
 
-    fn refuse(&self, path: &MetricPath, missing: &Missing) -> Refusal {
-        let text = format!("{}: {missing}", path.name.to_ascii_lowercase());
+    /// Why there is no value, as an answer.
+    pub(crate) fn refuse(&self, name: &str, missing: &Missing) -> Refusal {
+        let name = name.to_ascii_lowercase();
         match missing {
             Missing::NoEndpoints { .. } if !self.signals.is_discovered() => {
-                Refusal::unavailable(format!(
-                    "{}: pods are still being listed",
-                    path.name.to_ascii_lowercase()
-                ))
+                Refusal::unavailable(format!("{name}: pods are still being listed"))
             }
-            Missing::NoEndpoints { .. } | Missing::NotExposed { .. } => Refusal::not_found(text),
+            Missing::NoEndpoints { .. } | Missing::NotExposed { .. } => {
+                Refusal::not_found(format!("{name}: {missing}"))
+            }
             Missing::QuorumNotMet { .. }
             | Missing::NoObservations { .. }
             | Missing::JustAdded { .. }
-            | Missing::TooManySeries { .. } => Refusal::unavailable(text),
+            | Missing::TooManySeries { .. } => Refusal::unavailable(format!("{name}: {missing}")),
         }
     }
 }
 
-fn is_wanted(request: &MetricRequest) -> bool {
-    request.path.name.eq_ignore_ascii_case(wanted::METRIC)
+/// The query for a metric in one namespace.
+///
+/// # Errors
+/// 400 for a bad selector, 404 for a metric that cannot be.
+pub(crate) fn query(namespace: &str, name: &str, selector: &str) -> Result<Query, Refusal> {
+    if namespace == "*" {
+        return Err(Refusal::not_found(
+            "namespace \"*\" does not exist; metrics are served per namespace, name one",
+        ));
+    }
+    Query::parse(name, Some(namespace), selector).map_err(|error| invalid(&error))
+}
+
+/// A label selector from its text.
+///
+/// # Errors
+/// 400 when it does not follow the grammar.
+pub(crate) fn selector(text: &str) -> Result<Selector, Refusal> {
+    text.parse()
+        .map_err(|error| invalid(&InvalidQuery::Selector(error)))
+}
+
+/// Whether this is the metric that comes from the scaler's record.
+pub(crate) fn is_wanted(name: &str) -> bool {
+    name.eq_ignore_ascii_case(wanted::METRIC)
 }
 
 fn invalid(error: &InvalidQuery) -> Refusal {
@@ -208,15 +251,18 @@ fn invalid(error: &InvalidQuery) -> Refusal {
     }
 }
 
-fn sendable(
-    request: &MetricRequest,
+/// Brings a value into the range that can be sent.
+///
+/// # Errors
+/// 503 when it is no finite number.
+pub(crate) fn sendable(
+    name: &str,
     value: f64,
     timestamp: Timestamp,
     window: Option<Duration>,
-    labels: std::collections::BTreeMap<String, String>,
+    labels: BTreeMap<String, String>,
     mut warnings: Vec<String>,
-) -> Result<Found, Refusal> {
-    let name = &request.path.name;
+) -> Result<Value, Refusal> {
     let Some(quantity) = quantity(value) else {
         return Err(Refusal::unavailable(format!(
             "{name}: the value is no finite number"
@@ -229,14 +275,13 @@ fn sendable(
             warnings.push("the value is above 9e15, which is sent instead".to_owned())
         }
     }
-    let item = ExternalMetricValue {
-        metric_name: name.clone(),
-        metric_labels: labels,
+    Ok(Value {
+        quantity,
         timestamp,
-        window: window.map(|window| i64::try_from(window.as_secs().max(1)).unwrap_or(i64::MAX)),
-        value: quantity.text,
-    };
-    Ok(Found { item, warnings })
+        window,
+        labels,
+        warnings,
+    })
 }
 
 fn explained(answer: &Answer, now: Timestamp) -> ExplainedAnswer {
@@ -253,7 +298,13 @@ fn explained(answer: &Answer, now: Timestamp) -> ExplainedAnswer {
     }
 }
 
-fn age(at: Timestamp, now: Timestamp) -> Duration {
+/// A look-back as it is sent; one second at least, since 0 would say that there is none.
+pub(crate) fn whole_seconds(window: Duration) -> i64 {
+    i64::try_from(window.as_secs().max(1)).unwrap_or(i64::MAX)
+}
+
+/// How long ago something was.
+pub(crate) fn age(at: Timestamp, now: Timestamp) -> Duration {
     Duration::try_from(now.duration_since(at)).unwrap_or(Duration::ZERO)
 }
 
@@ -263,6 +314,19 @@ fn json_text(value: &impl serde::Serialize) -> String {
 
 const MAX_WARNINGS: usize = 4;
 const MAX_WARNING_BYTES: usize = 256;
+
+/// A body of JSON with warnings in its headers.
+pub(crate) fn json_response(body: String, warnings: &[String]) -> Response {
+    let mut response = ([(CONTENT_TYPE, "application/json")], body).into_response();
+    for warning in warnings.iter().take(MAX_WARNINGS) {
+        if let Some(value) = warning_header(warning) {
+            response
+                .headers_mut()
+                .append(HeaderName::from_static("warning"), value);
+        }
+    }
+    response
+}
 
 /// `299 - "text"`, as kubectl prints it; `None` when the text cannot be in a header.
 fn warning_header(text: &str) -> Option<HeaderValue> {
@@ -295,26 +359,22 @@ mod tests {
 
     #[test]
     fn a_value_that_is_no_number_is_refused_and_one_out_of_range_warned_about() {
-        let request = MetricRequest {
-            path: MetricPath {
-                namespace: "a".into(),
-                name: "m".into(),
-            },
-            selector: String::new(),
-        };
         let send = |value| {
             sendable(
-                &request,
+                "m",
                 value,
                 Timestamp::UNIX_EPOCH,
                 None,
-                Default::default(),
+                BTreeMap::new(),
                 Vec::new(),
             )
         };
         assert_eq!(send(f64::NAN).unwrap_err().code(), 503);
         let found = send(-1.0).unwrap();
-        assert_eq!((found.item.value.as_str(), found.warnings.len()), ("0", 1));
-        assert_eq!(send(2.5).unwrap().item.value, "2500m");
+        assert_eq!(
+            (found.quantity.text.as_str(), found.warnings.len()),
+            ("0", 1)
+        );
+        assert_eq!(send(2.5).unwrap().quantity.text, "2500m");
     }
 }

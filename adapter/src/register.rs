@@ -1,4 +1,4 @@
-//! Keeping the APIService right (`serve --register-apiservice`): for a cluster outside of which the adapter runs, or where nothing else
+//! Keeping the APIServices right (`serve --register-apiservice`): for a cluster outside of which the adapter runs, or where nothing else
 //! installs it.
 //!
 //! It writes only when something differs: at the start, after a new certificate, or when somebody else changed the object.
@@ -14,39 +14,57 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
+use crate::groups::{Api as MetricsApi, Groups};
 use crate::objects::{self, NAME, ServiceAddress};
 
 /// What to register.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Registration {
-    /// The Service that the APIService names.
+    /// What is served: an APIService for each group and version.
+    pub groups: Groups,
+    /// The Service that they name.
     pub address: ServiceAddress,
     /// Host of an adapter outside the cluster; `None`: the Service exists and is left alone.
     pub external_host: Option<String>,
 }
 
-/// Keeps Service and APIService right until `stop`. What cannot be written is logged and tried again.
+/// Keeps the Service and one APIService of each group and version right until `stop`. What cannot be written is logged and tried again.
 pub(crate) async fn keep(
     client: Client,
     registration: Registration,
     bundle: watch::Receiver<Option<Arc<str>>>,
     stop: CancellationToken,
 ) {
+    let Registration {
+        groups,
+        address,
+        mut external_host,
+    } = registration;
     let services: Api<APIService> = Api::all(client.clone());
-    let writer = Writer {
-        client,
-        services: services.clone(),
-        is_service_written: registration.external_host.is_none(),
-        registration,
-    };
-    registration::keep(services, &objects::api_service_name(), writer, bundle, stop).await;
+    let keeping = groups.apis().map(|api| {
+        let writer = Writer {
+            client: client.clone(),
+            services: services.clone(),
+            api,
+            address: address.clone(),
+            // There is one Service for all of them.
+            unwritten_host: external_host.take(),
+        };
+        let (services, bundle, stop) = (services.clone(), bundle.clone(), stop.clone());
+        async move {
+            registration::keep(services, &api.service_name(), writer, bundle, stop).await;
+        }
+    });
+    futures::future::join_all(keeping).await;
 }
 
 struct Writer {
     client: Client,
     services: Api<APIService>,
-    registration: Registration,
-    is_service_written: bool,
+    api: MetricsApi,
+    address: ServiceAddress,
+    /// Host of a Service that is still to be written.
+    unwritten_host: Option<String>,
 }
 
 impl Keeper for Writer {
@@ -57,32 +75,26 @@ impl Keeper for Writer {
         current: Option<&APIService>,
         pem: Option<&str>,
     ) -> kube::Result<Kept<APIService>> {
-        let Registration {
-            address,
-            external_host,
-        } = &self.registration;
+        let address = &self.address;
         let params = PatchParams::apply(NAME).force();
-        if let (false, Some(host)) = (self.is_service_written, external_host) {
+        if let Some(host) = &self.unwritten_host {
             let services: Api<Service> = Api::namespaced(self.client.clone(), &address.namespace);
             let wanted = objects::external_service(address, host);
             services
                 .patch(&address.name, &params, &Patch::Apply(&wanted))
                 .await?;
-            self.is_service_written = true;
+            self.unwritten_host = None;
         }
-        let wanted = objects::api_service(address, pem);
+        let Self { api, address, .. } = &*self;
+        let wanted = objects::api_service(*api, address, pem);
         if current.is_some_and(|current| is_as_wanted(current, &wanted)) {
             return Ok(Kept::AsWanted);
         }
         let written = self
             .services
-            .patch(
-                &objects::api_service_name(),
-                &params,
-                &Patch::Apply(&wanted),
-            )
+            .patch(&api.service_name(), &params, &Patch::Apply(&wanted))
             .await?;
-        info!(namespace = %address.namespace, service = %address.name, port = address.port, "registered the APIService");
+        info!(name = %api.service_name(), namespace = %address.namespace, service = %address.name, port = address.port, "registered the APIService");
         Ok(Kept::Written(written))
     }
 }
@@ -107,9 +119,12 @@ mod tests {
             name: "adapter".into(),
             port: 443,
         };
-        let wanted = objects::api_service(&address, Some("pem"));
+        let api_service = |address: &ServiceAddress, pem| {
+            objects::api_service(MetricsApi::External, address, pem)
+        };
+        let wanted = api_service(&address, Some("pem"));
         assert!(is_as_wanted(&wanted, &wanted));
-        let elsewhere = objects::api_service(
+        let elsewhere = api_service(
             &ServiceAddress {
                 name: "keda".into(),
                 ..address.clone()
@@ -117,13 +132,10 @@ mod tests {
             Some("pem"),
         );
         assert!(!is_as_wanted(&elsewhere, &wanted));
-        assert!(!is_as_wanted(
-            &objects::api_service(&address, Some("old")),
-            &wanted
-        ));
+        assert!(!is_as_wanted(&api_service(&address, Some("old")), &wanted));
         assert!(is_as_wanted(
-            &objects::api_service(&address, Some("injected")),
-            &objects::api_service(&address, None)
+            &api_service(&address, Some("injected")),
+            &api_service(&address, None)
         ));
         let mut skipping = wanted.clone();
         skipping.spec.as_mut().unwrap().insecure_skip_tls_verify = Some(true);

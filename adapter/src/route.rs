@@ -6,10 +6,7 @@ use std::borrow::Cow;
 
 use axum::http::{Method, Uri};
 
-/// The API group that is served.
-pub(crate) const GROUP: &str = "external.metrics.k8s.io";
-/// Its version.
-pub(crate) const VERSION: &str = "v1beta1";
+use crate::groups::{self, Api};
 
 /// A request, understood.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,10 +26,12 @@ pub(crate) struct Route {
 pub(crate) enum Target {
     /// Something that does not depend on what is scraped.
     Document(Document),
-    /// `/apis/GROUP/VERSION/namespaces/NAMESPACE/METRIC`.
+    /// An external metric: `…/namespaces/NAMESPACE/METRIC`.
     Metric(MetricPath),
     /// The same with `/explain` behind it: how the value came about.
     Explanation(MetricPath),
+    /// A metric of objects: `…/namespaces/NAMESPACE/RESOURCE/NAME/METRIC` or `…/namespaces/NAMESPACE/metrics/METRIC`.
+    OfObjects(ObjectPath),
     /// Anything else.
     Unknown,
 }
@@ -45,9 +44,9 @@ pub(crate) enum Document {
     /// `/apis`: the groups there are.
     Groups,
     /// `/apis/GROUP`.
-    Group,
+    Group(&'static str),
     /// `/apis/GROUP/VERSION`: the resources, that is, metric names.
-    Resources,
+    Resources(Api),
     /// `/version`.
     Version,
     /// `/openapi/v2`.
@@ -55,7 +54,7 @@ pub(crate) enum Document {
     /// `/openapi/v3`: which documents there are.
     OpenApiV3Index,
     /// `/openapi/v3/apis/GROUP/VERSION`.
-    OpenApiV3,
+    OpenApiV3(Api),
 }
 
 /// Which metric is asked for.
@@ -65,6 +64,33 @@ pub(crate) struct MetricPath {
     pub namespace: String,
     /// The name as in the path; upper and lower case are the same metric.
     pub name: String,
+}
+
+/// Which metric of which objects is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ObjectPath {
+    /// The version in which it is asked for.
+    pub api: Api,
+    /// The namespace as in the path.
+    pub namespace: String,
+    /// What is measured.
+    pub subject: Subject,
+    /// The metric's name as in the path; upper and lower case are the same metric.
+    pub metric: String,
+}
+
+/// What a metric of objects is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Subject {
+    /// The namespace itself.
+    Namespace,
+    /// One object, or all of a resource.
+    Objects {
+        /// Plural, with the group behind it unless that is the core group: `pods`, `podcliques.grove.io`.
+        resource: String,
+        /// Its name; `None` for all (`*`).
+        name: Option<String>,
+    },
 }
 
 /// What rights are checked against.
@@ -77,16 +103,20 @@ pub(crate) enum Attributes {
         /// The method, lower case.
         verb: String,
     },
-    /// A resource of the group.
+    /// A resource of a group.
     Resource {
+        /// The group and version.
+        api: Api,
         /// Empty for a request across namespaces.
         namespace: String,
-        /// `list` for a value, as the Go servers call it, `get` for one with a name, or what the method does.
+        /// `list` for a path without a name, as external metrics have it, `get` for one with a name, or what the method does.
         verb: &'static str,
-        /// The metric's name, lower case.
+        /// What stands where resources do: an external metric's name in lower case, or the resource that is measured.
         resource: String,
-        /// What follows the metric's name; empty when nothing does.
+        /// What follows the resource, `*` among it; empty when nothing does.
         name: String,
+        /// What follows the name: a metric of objects.
+        subresource: String,
     },
 }
 
@@ -108,53 +138,16 @@ impl Route {
             .any(|(key, value)| key == "watch" && matches!(value.as_str(), "true" | "1" | ""));
         let parts: Vec<&str> = segments.iter().map(String::as_str).collect();
         let (target, attributes) = match parts.as_slice() {
-            [
-                "apis",
-                GROUP,
-                VERSION,
-                "namespaces",
-                namespace,
-                metric,
-                rest @ ..,
-            ] => {
-                let path = MetricPath {
-                    namespace: (*namespace).to_owned(),
-                    name: (*metric).to_owned(),
-                };
-                let target = match rest {
-                    [] => Target::Metric(path),
-                    [EXPLAIN] => Target::Explanation(path),
-                    _ => Target::Unknown,
-                };
-                (target, resource(method, is_watch, namespace, metric, rest))
+            ["apis", group, version, rest @ ..] if !rest.is_empty() => {
+                match Api::of(group, version) {
+                    Some(api) => (target(api, rest), resource(api, method, is_watch, rest)),
+                    None => (Target::Unknown, path(method, uri)),
+                }
             }
-            ["apis", GROUP, VERSION, metric, rest @ ..] => (
-                Target::Unknown,
-                resource(method, is_watch, "", metric, rest),
+            other => (
+                document(other).map_or(Target::Unknown, Target::Document),
+                path(method, uri),
             ),
-            other => {
-                let target = match other {
-                    [] => Target::Document(Document::Index),
-                    ["apis"] => Target::Document(Document::Groups),
-                    ["apis", GROUP] => Target::Document(Document::Group),
-                    ["apis", GROUP, VERSION] => Target::Document(Document::Resources),
-                    ["version"] => Target::Document(Document::Version),
-                    ["openapi", "v2"] => Target::Document(Document::OpenApiV2),
-                    ["openapi", "v3"] => Target::Document(Document::OpenApiV3Index),
-                    ["openapi", "v3", "apis", GROUP, VERSION] => {
-                        Target::Document(Document::OpenApiV3)
-                    }
-                    _ => Target::Unknown,
-                };
-                let path = uri.path().to_owned();
-                (
-                    target,
-                    Attributes::Path {
-                        path,
-                        verb: method.as_str().to_ascii_lowercase(),
-                    },
-                )
-            }
         };
         Some(Self {
             target,
@@ -178,14 +171,73 @@ impl Route {
     }
 }
 
-fn resource(
-    method: &Method,
-    is_watch: bool,
-    namespace: &str,
-    metric: &str,
-    rest: &[&str],
-) -> Attributes {
-    let name = rest.first().copied().unwrap_or_default();
+fn document(parts: &[&str]) -> Option<Document> {
+    Some(match parts {
+        [] => Document::Index,
+        ["apis"] => Document::Groups,
+        ["apis", group] => Document::Group(groups::known_group(group)?),
+        ["apis", group, version] => Document::Resources(Api::of(group, version)?),
+        ["version"] => Document::Version,
+        ["openapi", "v2"] => Document::OpenApiV2,
+        ["openapi", "v3"] => Document::OpenApiV3Index,
+        ["openapi", "v3", "apis", group, version] => Document::OpenApiV3(Api::of(group, version)?),
+        _ => return None,
+    })
+}
+
+/// What is asked for below the path of a group and version.
+fn target(api: Api, rest: &[&str]) -> Target {
+    let owned = |text: &str| text.to_owned();
+    match (api, rest) {
+        (Api::External, ["namespaces", namespace, name, rest @ ..]) => {
+            let path = MetricPath {
+                namespace: owned(namespace),
+                name: owned(name),
+            };
+            match rest {
+                [] => Target::Metric(path),
+                [EXPLAIN] => Target::Explanation(path),
+                _ => Target::Unknown,
+            }
+        }
+        (Api::CustomV1Beta2 | Api::CustomV1Beta1, ["namespaces", namespace, rest @ .., metric]) => {
+            let subject = match rest {
+                ["metrics"] => Subject::Namespace,
+                [resource, name] => Subject::Objects {
+                    resource: owned(resource),
+                    name: (*name != EVERYTHING).then(|| owned(name)),
+                },
+                _ => return Target::Unknown,
+            };
+            Target::OfObjects(ObjectPath {
+                api,
+                namespace: owned(namespace),
+                subject,
+                metric: owned(metric),
+            })
+        }
+        _ => Target::Unknown,
+    }
+}
+
+/// Stands for the name of every object of a resource.
+const EVERYTHING: &str = "*";
+
+fn path(method: &Method, uri: &Uri) -> Attributes {
+    Attributes::Path {
+        path: uri.path().to_owned(),
+        verb: method.as_str().to_ascii_lowercase(),
+    }
+}
+
+/// The rights that a request below the path of a group and version takes, as the API server reads the same path.
+fn resource(api: Api, method: &Method, is_watch: bool, rest: &[&str]) -> Attributes {
+    let (namespace, rest) = match rest {
+        ["namespaces", namespace, rest @ ..] if !rest.is_empty() => (*namespace, rest),
+        other => ("", other),
+    };
+    let part = |index: usize| rest.get(index).copied().unwrap_or_default();
+    let (resource, name, subresource) = (part(0), part(1), part(2));
     let verb = match *method {
         Method::GET | Method::HEAD if is_watch => "watch",
         Method::GET | Method::HEAD if name.is_empty() => "list",
@@ -197,11 +249,18 @@ fn resource(
         Method::DELETE => "delete",
         _ => "unknown",
     };
+    let resource = match api {
+        // The HPA's client sends external metrics in lower case, and either case is the same metric.
+        Api::External => resource.to_ascii_lowercase(),
+        Api::CustomV1Beta2 | Api::CustomV1Beta1 => resource.to_owned(),
+    };
     Attributes::Resource {
+        api,
         namespace: namespace.to_owned(),
         verb,
-        resource: metric.to_ascii_lowercase(),
+        resource,
         name: name.to_owned(),
+        subresource: subresource.to_owned(),
     }
 }
 
@@ -243,114 +302,19 @@ pub(crate) fn decode(text: &str, is_query: bool) -> Option<Cow<'_, str>> {
     String::from_utf8(bytes).ok().map(Cow::Owned)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn route(method: &str, uri: &str) -> Route {
-        Route::parse(&method.parse().unwrap(), &uri.parse().unwrap()).expect("decodable")
-    }
-
-    fn metric(namespace: &str, name: &str) -> MetricPath {
-        MetricPath {
-            namespace: namespace.into(),
-            name: name.into(),
+/// Escapes everything that is not plainly allowed in a path or query.
+pub(crate) fn encode(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
+                encoded.push(char::from(byte))
+            }
+            other => encoded.push_str(&format!("%{other:02X}")),
         }
     }
-
-    const BASE: &str = "/apis/external.metrics.k8s.io/v1beta1";
-
-    #[test]
-    fn a_metric_is_a_resource_with_the_verb_list() {
-        let asked = route(
-            "GET",
-            &format!(
-                "{BASE}/namespaces/serving/vllm%3ANum_Running?labelSelector=model+in+%28a%2Cb%29&limit=500"
-            ),
-        );
-        assert_eq!(
-            asked.target,
-            Target::Metric(metric("serving", "vllm:Num_Running"))
-        );
-        assert_eq!(asked.parameter("labelSelector"), Some("model in (a,b)"));
-        let expected = Attributes::Resource {
-            namespace: "serving".into(),
-            verb: "list",
-            resource: "vllm:num_running".into(),
-            name: String::new(),
-        };
-        assert_eq!(asked.attributes, expected);
-        assert!(asked.is_get && !asked.is_watch());
-    }
-
-    #[test]
-    fn a_watch_and_other_methods_have_their_own_verbs() {
-        assert!(route("GET", &format!("{BASE}/namespaces/a/m?watch=true")).is_watch());
-        assert!(!route("GET", &format!("{BASE}/namespaces/a/m?watch=false")).is_watch());
-        let posted = route("POST", &format!("{BASE}/namespaces/a/m"));
-        assert!(matches!(
-            posted.attributes,
-            Attributes::Resource { verb: "create", .. }
-        ));
-        assert!(!posted.is_get);
-    }
-
-    #[test]
-    fn only_the_namespaced_form_is_a_metric() {
-        for path in ["m", "namespaces/a/m/b", "namespaces/a", "namespaces"] {
-            assert_eq!(
-                route("GET", &format!("{BASE}/{path}")).target,
-                Target::Unknown,
-                "{path}"
-            );
-        }
-        assert_eq!(
-            route("GET", &format!("{BASE}/namespaces/a/m/explain")).target,
-            Target::Explanation(metric("a", "m"))
-        );
-    }
-
-    #[test]
-    fn discovery_paths_are_no_resources() {
-        for (path, target) in [
-            ("/", Target::Document(Document::Index)),
-            ("/apis", Target::Document(Document::Groups)),
-            ("/apis/", Target::Document(Document::Groups)),
-            (
-                "/apis/external.metrics.k8s.io",
-                Target::Document(Document::Group),
-            ),
-            (BASE, Target::Document(Document::Resources)),
-            ("/version", Target::Document(Document::Version)),
-            ("/openapi/v2", Target::Document(Document::OpenApiV2)),
-            ("/openapi/v3", Target::Document(Document::OpenApiV3Index)),
-            (
-                "/openapi/v3/apis/external.metrics.k8s.io/v1beta1",
-                Target::Document(Document::OpenApiV3),
-            ),
-            ("/openapi/v3/apis/other.io/v1", Target::Unknown),
-            ("/apis/other.io/v1/namespaces/a/m", Target::Unknown),
-        ] {
-            let asked = route("GET", path);
-            assert_eq!(asked.target, target, "{path}");
-            assert_eq!(
-                asked.attributes,
-                Attributes::Path {
-                    path: path.into(),
-                    verb: "get".into()
-                }
-            );
-        }
-    }
-
-    #[test]
-    fn broken_escapes_are_refused() {
-        for uri in ["/apis/%zz", "/apis/%f", "/apis?x=%ff"] {
-            assert_eq!(
-                Route::parse(&Method::GET, &uri.parse().unwrap()),
-                None,
-                "{uri}"
-            );
-        }
-    }
+    encoded
 }
+
+#[cfg(test)]
+mod tests;

@@ -17,6 +17,7 @@ use crate::api::{self, Endpoint};
 use crate::authn::{Authenticator, Tokens, watch_config};
 use crate::authz::Authorizer;
 use crate::discovery::Discovery;
+use crate::keda;
 use crate::metrics::Measured;
 use crate::query::Sources;
 use crate::register;
@@ -86,19 +87,25 @@ pub(crate) async fn serve(args: ServeArgs, kube: client::KubeArgs) -> anyhow::Re
             stop.clone(),
         ));
     }
+    let keda = args
+        .keda
+        .open(&tls, args.tls.tls_min_version, collecting.clone())
+        .await?;
     let (admin_listener, _) = server::bind(args.admin.admin_address).await?;
 
     let places = usize::try_from(args.max_requests)
         .context("--max-requests is too large for this machine")?;
+    let sources = Sources {
+        signals: signals.clone(),
+        wanted,
+        metrics: metrics.clone(),
+    };
     let endpoint = Endpoint {
         authenticator: Authenticator::new(config, Tokens::new(kube.clone()), args.anonymous),
         authorizer: Authorizer::new(kube),
-        discovery: Discovery::new(),
-        sources: Sources {
-            signals: signals.clone(),
-            wanted,
-            metrics: metrics.clone(),
-        },
+        groups: args.apis,
+        discovery: Discovery::new(args.apis),
+        sources: sources.clone(),
         metrics: metrics.clone(),
         places: Arc::new(Semaphore::new(places)),
     };
@@ -126,15 +133,27 @@ pub(crate) async fn serve(args: ServeArgs, kube: client::KubeArgs) -> anyhow::Re
     };
     let work = async {
         tokio::select! {
-            ((), ()) = async { tokio::join!(
+            outcome = async { tokio::join!(
                 server::serve_https(listener, tls_config, secure, secure_limits, stop.clone()),
-                server::serve_http(admin_listener, plain, limits, stop.clone()),
-            ) } => {}
-            () = look => {}
+                server::serve_http(admin_listener, plain, limits.clone(), stop.clone()),
+                serve_keda(keda, sources, limits.clone(), stop.clone()),
+            ) } => outcome.2,
+            outcome = look => outcome,
         }
     };
     shutdown
         .guard(args.shutdown_delay + DRAIN * 2, work)
-        .await?;
-    Ok(())
+        .await?
+}
+
+async fn serve_keda(
+    port: Option<keda::Port>,
+    sources: Sources,
+    limits: Limits,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    match port {
+        Some(port) => port.serve(sources, limits, stop).await,
+        None => Ok(()),
+    }
 }

@@ -10,6 +10,9 @@ use coppice_runtime::telemetry::LogArgs;
 use coppice_runtime::tls::TlsArgs;
 use coppice_signals::PodWatch;
 
+use crate::doctor::Question;
+use crate::groups::Groups;
+use crate::keda::KedaArgs;
 use crate::objects::{NAME, RightsFor, ServiceAddress};
 use crate::register::Registration;
 use crate::workload::Workload;
@@ -32,12 +35,16 @@ pub(crate) struct Arguments {
 /// What to do.
 #[derive(Debug, Clone, clap::Subcommand)]
 pub(crate) enum Command {
-    /// Scrape pods and serve external.metrics.k8s.io
+    /// Scrape pods and serve external.metrics.k8s.io, custom.metrics.k8s.io
     Serve(Box<ServeArgs>),
     /// Print the Kubernetes objects that the adapter needs: rights, Service, Deployment, APIService
     Manifests(ManifestsArgs),
     /// Ask the running adapter for a metric, and show how its value came about
     Get(GetArgs),
+    /// Check the way from an autoscaler to the adapter, and name what is wrong with it
+    Doctor(DoctorArgs),
+    /// Read an exposition from a file, and show what would be served of it
+    Parse(ParseArgs),
 }
 
 /// Flags of `serve`.
@@ -51,6 +58,9 @@ pub(crate) struct ServeArgs {
         value_name = "ADDRESS:PORT"
     )]
     pub bind_address: SocketAddr,
+    /// API groups to serve. Each belongs to one server in a cluster: beside KEDA, which owns external.metrics.k8s.io, serve custom alone
+    #[arg(long, env = "COPPICE_APIS", value_enum, default_value_t = Groups::External, value_name = "GROUPS")]
+    pub apis: Groups,
     /// Address of /metrics, /healthz and /readyz on plain HTTP.
     #[command(flatten)]
     pub admin: AdminArgs,
@@ -72,10 +82,13 @@ pub(crate) struct ServeArgs {
     /// How long new connections are accepted after the program was told to end, until the API server has noticed
     #[arg(long, env = "COPPICE_SHUTDOWN_DELAY", default_value = "0s", value_parser = duration, value_name = "DURATION")]
     pub shutdown_delay: Duration,
+    /// KEDA.
+    #[command(flatten)]
+    pub keda: KedaArgs,
     /// The Service.
     #[command(flatten)]
     pub service: ServiceArgs,
-    /// Keep the APIService pointing at this process, with its certificate
+    /// Keep the APIServices pointing at this process, with its certificate
     #[arg(long, env = "COPPICE_REGISTER_APISERVICE")]
     pub register_apiservice: bool,
     /// Host under which the API server reaches this process when it runs outside the cluster: with --register-apiservice, a Service of
@@ -158,9 +171,15 @@ pub(crate) struct ManifestsArgs {
     /// Port of the container behind the Service; 10250 passes most firewalls between control plane and nodes
     #[arg(long, default_value_t = 6443, value_name = "PORT")]
     pub target_port: u16,
+    /// Port of KEDA's external scaler, of the container and of the Service; without it there is none
+    #[arg(long, value_name = "PORT")]
+    pub keda_port: Option<u16>,
     /// The adapter's image
     #[arg(long, default_value = DEFAULT_IMAGE, value_name = "IMAGE")]
     pub image: String,
+    /// API groups to serve. Each belongs to one server in a cluster: beside KEDA, which owns external.metrics.k8s.io, serve custom alone
+    #[arg(long, value_enum, default_value_t = Groups::External, value_name = "GROUPS")]
+    pub apis: Groups,
     /// Copies; each answers by itself
     #[arg(long, default_value_t = 2, value_name = "COUNT")]
     pub replicas: u16,
@@ -199,6 +218,52 @@ pub(crate) struct GetArgs {
     /// Print the answer as JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// Flags of `doctor`.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct DoctorArgs {
+    /// API groups that the adapter is to serve
+    #[arg(long, value_enum, default_value_t = Groups::External, value_name = "GROUPS")]
+    pub apis: Groups,
+    /// The Service.
+    #[command(flatten)]
+    pub service: ServiceArgs,
+    /// Service account of the adapter
+    #[arg(long, default_value = NAME, value_name = "NAME")]
+    pub service_account: String,
+    /// The metric to ask for
+    #[arg(long, default_value = "coppice_requests_waiting", value_name = "NAME")]
+    pub metric: String,
+    /// Namespace to ask for it in; without it the one of the kubeconfig's context
+    #[arg(long, short, value_name = "NAMESPACE")]
+    pub namespace: Option<String>,
+}
+
+/// Flags of `parse`.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct ParseArgs {
+    /// The file, as a server's /metrics gives it; - reads standard input
+    pub file: std::path::PathBuf,
+    /// The same server's answer some time later: shows rates and latencies, too
+    #[arg(long, requires = "after", value_name = "FILE")]
+    pub then: Option<std::path::PathBuf>,
+    /// Time between the two
+    #[arg(long, requires = "then", value_parser = positive_duration, value_name = "DURATION")]
+    pub after: Option<Duration>,
+}
+
+impl DoctorArgs {
+    /// The metric request to try.
+    pub(crate) fn question(&self, default_namespace: &str) -> Question {
+        Question {
+            metric: self.metric.clone(),
+            namespace: self
+                .namespace
+                .clone()
+                .unwrap_or_else(|| default_namespace.to_owned()),
+        }
+    }
 }
 
 impl ScrapeArgs {
@@ -245,6 +310,7 @@ impl ServeArgs {
     /// What to register, if anything.
     pub(crate) fn registration(&self, address: &ServiceAddress) -> Option<Registration> {
         self.register_apiservice.then(|| Registration {
+            groups: self.apis,
             address: address.clone(),
             external_host: self.external_host.clone(),
         })
@@ -268,6 +334,7 @@ impl ManifestsArgs {
             namespace: self.namespace.clone(),
             service_account: self.service_account.clone(),
             lease_namespace: self.lease_namespace(),
+            groups: self.apis,
             registers,
             external_service: (registers && self.external_host.is_some())
                 .then(|| self.service.clone()),
@@ -283,7 +350,9 @@ impl ManifestsArgs {
             service_account: self.service_account.clone(),
             image: self.image.clone(),
             replicas: self.replicas,
+            groups: self.apis,
             port: self.target_port,
+            keda_port: self.keda_port,
             service: self.service.clone(),
             service_port: self.port,
             lease_namespace: self.lease_namespace(),
@@ -349,6 +418,21 @@ mod tests {
             Some("localhost")
         );
         assert_eq!(serve(&[]).registration(&address), None);
+    }
+
+    #[test]
+    fn kedas_port_has_one_kind_of_trust() {
+        let parse = |flags: &[&str]| {
+            let arguments = ["coppice-adapter", "serve"].iter().chain(flags);
+            Arguments::try_parse_from(arguments).is_ok()
+        };
+        let address = "--keda-bind-address=127.0.0.1:0";
+        assert!(parse(&[address]) && parse(&[address, "--keda-plaintext"]));
+        assert!(!parse(&["--keda-plaintext"]), "of which port?");
+        assert!(
+            !parse(&[address, "--keda-plaintext", "--keda-client-ca-file=ca.crt"]),
+            "certificates without TLS"
+        );
     }
 
     #[test]

@@ -52,6 +52,11 @@ impl Refusal {
         Self::new(StatusCode::NOT_FOUND, "NotFound", message)
     }
 
+    /// 404: no such path, or one of a group that is not served.
+    pub(crate) fn unknown_path() -> Self {
+        Self::not_found("the server could not find the requested path")
+    }
+
     /// 405: the path takes GET only, and no watches.
     pub(crate) fn method_not_allowed(message: impl Into<String>) -> Self {
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message)
@@ -117,10 +122,21 @@ impl Refusal {
         self
     }
 
+    /// Says more behind the message.
+    #[must_use]
+    pub(crate) fn with(mut self, more: &str) -> Self {
+        self.message.push_str(more);
+        self
+    }
+
     /// The HTTP code.
-    #[cfg(test)]
-    pub(crate) fn code(&self) -> StatusCode {
+    pub(crate) const fn code(&self) -> StatusCode {
         self.code
+    }
+
+    /// What went wrong, for people.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::route::{GROUP, VERSION};
+use crate::groups::Api;
 
 /// One value of a metric.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -97,14 +97,11 @@ pub(crate) struct ExplainedEndpoint {
 }
 
 impl ExternalMetricValueList {
-    /// Its kind.
-    pub(crate) const KIND: &str = "ExternalMetricValueList";
-
     /// A list of these values.
     pub(crate) fn new(items: Vec<ExternalMetricValue>) -> Self {
         Self {
-            kind: Self::KIND.to_owned(),
-            api_version: format!("{GROUP}/{VERSION}"),
+            kind: Api::External.list_kind().to_owned(),
+            api_version: Api::External.group_version(),
             metadata: BTreeMap::new(),
             items,
         }

@@ -8,6 +8,7 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use serde_json::json;
 
+use crate::groups::Groups;
 use crate::objects::{NAME, metadata};
 
 /// What the pods look like.
@@ -21,8 +22,12 @@ pub(crate) struct Workload {
     pub image: String,
     /// How many.
     pub replicas: u16,
+    /// Groups that they serve.
+    pub groups: Groups,
     /// Port of the HTTPS endpoint.
     pub port: u16,
+    /// Port of KEDA's external scaler; `None`: not served.
+    pub keda_port: Option<u16>,
     /// The Service in front of them.
     pub service: String,
     /// Its port.
@@ -48,7 +53,9 @@ pub(crate) fn deployment(workload: &Workload) -> anyhow::Result<Deployment> {
         service_account,
         image,
         replicas,
+        groups,
         port,
+        keda_port,
         service,
         service_port,
         lease_namespace,
@@ -58,6 +65,7 @@ pub(crate) fn deployment(workload: &Workload) -> anyhow::Result<Deployment> {
     let mut arguments = vec![
         "serve".to_owned(),
         format!("--bind-address=0.0.0.0:{port}"),
+        format!("--apis={}", groups.as_str()),
         format!("--service-name={service}"),
         format!("--service-namespace={namespace}"),
         format!("--service-port={service_port}"),
@@ -65,6 +73,14 @@ pub(crate) fn deployment(workload: &Workload) -> anyhow::Result<Deployment> {
         // The API server notices an address that is gone only after a while.
         "--shutdown-delay=5s".to_owned(),
     ];
+    let mut ports = vec![
+        json!({"name": "https", "containerPort": port}),
+        json!({"name": "admin", "containerPort": 8080}),
+    ];
+    if let Some(port) = keda_port {
+        arguments.push(format!("--keda-bind-address=0.0.0.0:{port}"));
+        ports.push(json!({"name": "keda", "containerPort": port}));
+    }
     let (mut mounts, mut volumes) = (Vec::new(), Vec::new());
     if workload.is_certificate_given {
         arguments.push(format!("--tls-cert-file={MOUNT}/tls.crt"));
@@ -81,7 +97,7 @@ pub(crate) fn deployment(workload: &Workload) -> anyhow::Result<Deployment> {
         "name": "adapter",
         "image": image,
         "args": arguments,
-        "ports": [{"name": "https", "containerPort": port}, {"name": "admin", "containerPort": 8080}],
+        "ports": ports,
         "livenessProbe": probe("/livez"),
         "readinessProbe": probe("/readyz"),
         "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"memory": "1Gi"}},

@@ -1,19 +1,16 @@
 use axum::body::Body;
 use axum::http::header::ACCEPT;
 use axum::http::{Method, StatusCode};
-use coppice_signals::Signals;
 use http_body_util::BodyExt;
 use serde_json::Value;
-use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use super::*;
 use crate::authn::{ConfigState, Tokens};
-use crate::fixtures::{FakeApi, peer};
-use crate::metrics::Measured;
-use crate::wanted::WantedReplicas;
+use crate::fixtures::{FakeApi, TestPod, list_pods, peer, sources};
 
 const BASE: &str = "/apis/external.metrics.k8s.io/v1beta1";
+const CUSTOM: &str = "/apis/custom.metrics.k8s.io/v1beta2";
 
 struct Server {
     router: Router,
@@ -21,19 +18,15 @@ struct Server {
 }
 
 impl Server {
-    /// A server whose callers are token users, one of which may do everything.
+    /// A server whose callers are token users, one of which may do everything. It serves every group.
     fn new(places: usize) -> Self {
-        coppice_runtime::crypto::install();
+        Self::with(Groups::Both, sources(), places)
+    }
+
+    fn with(groups: Groups, sources: Sources, places: usize) -> Self {
         let api = FakeApi::default();
         api.allowed.lock().push("token-user".to_owned());
-        let Measured {
-            requests: metrics,
-            signals,
-            ..
-        } = Measured::new();
-        let signals = Signals::new(coppice_signals::Settings::default(), signals).unwrap();
-        let stop = CancellationToken::new();
-        stop.cancel();
+        let metrics = sources.metrics.clone();
         let readiness = Readiness::default();
         let endpoint = Endpoint {
             authenticator: Authenticator::new(
@@ -42,12 +35,9 @@ impl Server {
                 true,
             ),
             authorizer: Authorizer::new(api.client()),
-            discovery: Discovery::new(),
-            sources: Sources {
-                signals,
-                wanted: WantedReplicas::watch(&api.client(), None, "system", &stop),
-                metrics: metrics.clone(),
-            },
+            groups,
+            discovery: Discovery::new(groups),
+            sources,
             metrics,
             places: Arc::new(Semaphore::new(places)),
         };
@@ -108,6 +98,10 @@ async fn without_rights_every_path_looks_the_same() {
         "/nothing",
         &format!("{BASE}/namespaces/a/coppice_requests_waiting"),
         &format!("{BASE}/namespaces/a/nothing"),
+        CUSTOM,
+        &format!("{CUSTOM}/namespaces/a/pods/*/coppice_requests_waiting"),
+        &format!("{CUSTOM}/namespaces/a/services/b/nothing"),
+        &format!("{CUSTOM}/namespaces/a/metrics/coppice_requests_waiting"),
     ] {
         for method in [Method::GET, Method::POST, Method::DELETE] {
             let (code, body) = server.ask(method, path, &[]).await;
@@ -130,6 +124,7 @@ async fn without_rights_every_path_looks_the_same() {
 async fn requests_that_cannot_be_answered_have_the_right_code() {
     let server = Server::new(10);
     let metric = format!("{BASE}/namespaces/a/coppice_requests_waiting");
+    let pods = format!("{CUSTOM}/namespaces/a/pods/*/coppice_requests_waiting");
     for (path, code, reason) in [
         (
             format!("{BASE}/namespaces/a/coppice_nothing"),
@@ -144,6 +139,24 @@ async fn requests_that_cannot_be_answered_have_the_right_code() {
             "NotFound",
         ),
         ("/openapi/v4".to_owned(), 404, "NotFound"),
+        (
+            format!("{CUSTOM}/nodes/n/coppice_requests_waiting"),
+            404,
+            "NotFound",
+        ),
+        (
+            format!("{CUSTOM}/namespaces/a/services/s/coppice_requests_waiting"),
+            404,
+            "NotFound",
+        ),
+        (format!("{pods}?watch=true"), 405, "MethodNotAllowed"),
+        (format!("{pods}?labelSelector=%28%28"), 400, "BadRequest"),
+        (
+            format!("{pods}?metricLabelSelector=%28%28"),
+            400,
+            "BadRequest",
+        ),
+        (pods.clone(), 503, "ServiceUnavailable"),
         (format!("{metric}?labelSelector=%28%28"), 400, "BadRequest"),
         (format!("{metric}?labelSelector=a+b"), 400, "BadRequest"),
         (
@@ -242,4 +255,146 @@ async fn above_the_limit_requests_are_refused_at_once() {
         server.ask(Method::GET, "/livez", &[]).await.0,
         StatusCode::OK
     );
+}
+
+#[tokio::test]
+async fn a_group_that_is_not_served_is_unknown() {
+    let sources = sources();
+    list_pods(
+        &sources,
+        &[TestPod {
+            name: "a",
+            labels: &[],
+            waiting: Some(3),
+        }],
+    );
+    let external = format!("{BASE}/namespaces/serving/coppice_requests_waiting");
+    let custom = format!("{CUSTOM}/namespaces/serving/pods/*/coppice_requests_waiting");
+    for (groups, served, other) in [
+        (Groups::External, &external, &custom),
+        (Groups::Custom, &custom, &external),
+    ] {
+        let server = Server::with(groups, sources.clone(), 10);
+        let (code, body) = server.get(served).await;
+        assert_eq!((code, &body["items"][0]["value"]), (200, &"3".into()));
+        assert_eq!(server.get(other).await.0, 404, "{groups:?}");
+        let base = other.split("/namespaces").next().unwrap();
+        assert_eq!(server.get(base).await.0, 404, "{groups:?}");
+    }
+}
+
+/// Namespaces are the border between tenants: what runs in one is not told in another.
+#[tokio::test]
+async fn a_namespace_sees_its_own_pods_alone() {
+    let sources = sources();
+    list_pods(
+        &sources,
+        &[TestPod {
+            name: "a",
+            labels: &[
+                ("grove.io/podclique", "c"),
+                ("app.kubernetes.io/managed-by", "grove-operator"),
+            ],
+            waiting: Some(3),
+        }],
+    );
+    let server = Server::with(Groups::Both, sources, 10);
+    for path in [
+        format!("{BASE}/namespaces/NS/coppice_requests_waiting"),
+        format!("{BASE}/namespaces/NS/coppice_requests_waiting?labelSelector=pod%3Da"),
+        format!("{CUSTOM}/namespaces/NS/pods/*/coppice_requests_waiting"),
+        format!("{CUSTOM}/namespaces/NS/pods/a/coppice_requests_waiting"),
+        format!("{CUSTOM}/namespaces/NS/podcliques.grove.io/c/coppice_requests_waiting"),
+        format!("{CUSTOM}/namespaces/NS/metrics/coppice_requests_waiting"),
+    ] {
+        let own = server.get(&path.replace("NS", "serving")).await;
+        assert_eq!(
+            (own.0, &own.1["items"][0]["value"]),
+            (200, &"3".into()),
+            "{path}"
+        );
+        let (code, body) = server.get(&path.replace("NS", "other")).await;
+        assert_eq!(code, 404, "{path}");
+        assert!(!body.to_string().contains("serving"), "{body}");
+        assert_eq!(server.get(&path.replace("NS", "*")).await.0, 404, "{path}");
+    }
+}
+
+/// The same question in the words of each client, and questions that differ in what they select.
+#[tokio::test]
+async fn a_metric_is_found_in_any_case_and_selected_by_the_whole_grammar() {
+    let sources = sources();
+    let pod = |name, labels, waiting| TestPod {
+        name,
+        labels,
+        waiting: Some(waiting),
+    };
+    list_pods(
+        &sources,
+        &[
+            pod("a", &[("app", "vllm"), ("rank", "7"), ("tier", "")], 1),
+            pod("b", &[("app", "vllm"), ("rank", "9")], 2),
+            pod("c", &[("app", "sglang")], 4),
+        ],
+    );
+    let server = Server::with(Groups::Both, sources, 10);
+    let base = format!("{BASE}/namespaces/serving");
+    for (path, value) in [
+        ("coppice_requests_waiting", "7"),
+        ("Coppice_Requests_Waiting", "7"),
+        ("coppice%5Frequests%5Fwaiting", "7"),
+        (
+            "coppice_requests_waiting?limit=500&timeout=32s&resourceVersion=0&pretty=true",
+            "7",
+        ),
+        ("coppice_requests_waiting?labelSelector=", "7"),
+        ("coppice_requests_waiting?labelSelector=app%3Dvllm", "3"),
+        ("coppice_requests_waiting?labelSelector=app%3D%3Dvllm", "3"),
+        (
+            "coppice_requests_waiting?labelSelector=app+%21%3D+vllm",
+            "4",
+        ),
+        (
+            "coppice_requests_waiting?labelSelector=app+in+(vllm%2Csglang)",
+            "7",
+        ),
+        ("coppice_requests_waiting?labelSelector=rank+notin+(7)", "6"),
+        ("coppice_requests_waiting?labelSelector=rank", "3"),
+        ("coppice_requests_waiting?labelSelector=!rank", "4"),
+        ("coppice_requests_waiting?labelSelector=rank%3E7", "2"),
+        (
+            "coppice_requests_waiting?labelSelector=rank%3C9%2Capp%3Dvllm",
+            "1",
+        ),
+        ("coppice_requests_waiting?labelSelector=tier%3D", "1"),
+        (
+            "coppice_requests_waiting?labelSelector=model_id%3Dqwen-qwen3",
+            "7",
+        ),
+    ] {
+        let (code, body) = server.get(&format!("{base}/{path}")).await;
+        assert_eq!(
+            (code, &body["items"][0]["value"]),
+            (200, &value.into()),
+            "{path}: {body}"
+        );
+    }
+    let nothing = format!("{base}/coppice_requests_waiting?labelSelector=app%3Dabsent");
+    let (code, body) = server.get(&nothing).await;
+    assert_eq!((code, &body["reason"]), (404, &"NotFound".into()), "{body}");
+}
+
+#[tokio::test]
+async fn a_refusal_repeats_no_credentials() {
+    let server = Server::new(10);
+    for credentials in ["Bearer top-secret-token", "Basic dG9wLXNlY3JldA=="] {
+        let headers = [
+            ("authorization", credentials),
+            ("x-remote-user", "top-secret-user"),
+        ];
+        let (code, body) = server.ask(Method::GET, BASE, &headers).await;
+        assert_eq!(code, StatusCode::UNAUTHORIZED);
+        assert!(!body.to_string().contains("secret"), "{body}");
+        assert!(!body.to_string().contains("dG9w"), "{body}");
+    }
 }

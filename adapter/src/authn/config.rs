@@ -259,3 +259,65 @@ fn take_in(map: &ConfigMap, publish: &watch::Sender<Option<Arc<AuthConfig>>>, re
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderMap;
+    use coppice_runtime::health::Readiness;
+
+    use super::*;
+    use crate::authn::{Authenticator, Tokens};
+    use crate::fixtures::{FakeApi, Flaw, TestCa, headers, peer};
+
+    fn map(proxies: &TestCa, allowed_names: &str) -> ConfigMap {
+        let data = [
+            ("requestheader-client-ca-file", proxies.pem()),
+            (
+                "requestheader-username-headers",
+                "[\"X-Remote-User\"]".to_owned(),
+            ),
+            ("requestheader-allowed-names", allowed_names.to_owned()),
+        ];
+        let data = data.map(|(key, value)| (key.to_owned(), value));
+        ConfigMap {
+            data: Some(data.into()),
+            ..ConfigMap::default()
+        }
+    }
+
+    /// A rotated authority is taken in while the program runs, and certificates of the old one lose their rights, also on connections
+    /// that are open: each request is judged by the settings of the moment. What cannot be read changes nothing.
+    #[tokio::test]
+    async fn new_settings_hold_from_the_next_request_on() {
+        coppice_runtime::crypto::install();
+        let (publish, state) = watch::channel(None);
+        let ready = Readiness::default().require("authentication");
+        let tokens = Tokens::new(FakeApi::default().client());
+        let authenticator = Authenticator::new(ConfigState(state), tokens, true);
+        let (old, new) = (TestCa::new("old"), TestCa::new("new"));
+        let connection = |authority: &TestCa, name| peer(&[authority.issue(name, &[], Flaw::None)]);
+        let (of_old, of_new) = (connection(&old, "proxy"), connection(&new, "proxy"));
+        let renamed = connection(&new, "renamed");
+        let users = async || {
+            let mut users = Vec::new();
+            for connection in [&of_old, &of_new, &renamed] {
+                let mut headers: HeaderMap = headers(&[("x-remote-user", "ann")]);
+                let caller = authenticator.authenticate(&mut headers, connection).await;
+                users.push(caller.is_ok_and(|caller| caller.user == "ann"));
+            }
+            users
+        };
+        take_in(&map(&old, "[\"proxy\"]"), &publish, &ready);
+        assert_eq!(users().await, [true, false, false]);
+        take_in(&map(&new, "proxy"), &publish, &ready);
+        assert_eq!(
+            users().await,
+            [true, false, false],
+            "no JSON, so nothing new"
+        );
+        take_in(&map(&new, "[\"proxy\"]"), &publish, &ready);
+        assert_eq!(users().await, [false, true, false]);
+        take_in(&map(&new, "[\"renamed\"]"), &publish, &ready);
+        assert_eq!(users().await, [false, false, true]);
+    }
+}

@@ -5,6 +5,7 @@ use serde_json::json;
 
 use super::*;
 use crate::fixtures::FakeApi;
+use crate::groups;
 
 fn caller(user: &str) -> Caller {
     Caller {
@@ -62,7 +63,7 @@ async fn a_refusal_has_the_usual_words() {
         "coppice_requests_waiting.external.metrics.k8s.io is forbidden: User \"bob\" cannot list resource \"coppice_requests_waiting\" \
          in API group \"external.metrics.k8s.io\" in the namespace \"serving\": by the test",
     )
-    .about(GROUP, "coppice_requests_waiting");
+    .about(groups::EXTERNAL, "coppice_requests_waiting");
     assert_eq!(refusal, expected);
     let refusal = authorizer
         .authorize(caller("bob"), route("/apis"))
@@ -71,6 +72,32 @@ async fn a_refusal_has_the_usual_words() {
     assert_eq!(
         refusal,
         Refusal::forbidden("forbidden: User \"bob\" cannot get path \"/apis\": by the test")
+    );
+}
+
+/// A right to a metric of pods is one to the subresource, in whichever namespace and version it is asked for.
+#[tokio::test]
+async fn the_review_of_a_metric_of_objects_names_object_and_metric() {
+    let api = FakeApi::default();
+    let authorizer = Authorizer::new(api.client());
+    let path =
+        "/apis/custom.metrics.k8s.io/v1beta2/namespaces/serving/pods/*/coppice_requests_waiting";
+    let refusal = authorizer
+        .authorize(caller("bob"), route(path))
+        .await
+        .unwrap_err();
+    let expected = Refusal::forbidden(
+        "pods.custom.metrics.k8s.io \"*\" is forbidden: User \"bob\" cannot get resource \"pods/coppice_requests_waiting\" \
+         in API group \"custom.metrics.k8s.io\" in the namespace \"serving\": by the test",
+    )
+    .about(groups::CUSTOM, "pods");
+    assert_eq!(refusal, expected);
+    assert_eq!(
+        api.seen.lock()[0]["resourceAttributes"],
+        json!({
+            "group": "custom.metrics.k8s.io", "version": "v1beta2", "namespace": "serving", "verb": "get",
+            "resource": "pods", "name": "*", "subresource": "coppice_requests_waiting",
+        })
     );
 }
 
