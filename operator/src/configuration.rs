@@ -140,18 +140,12 @@ pub(crate) fn translate(text: &str) -> anyhow::Result<Translated> {
         to.flag("log-format", format);
     }
     let authorizer = file.authorizer.unwrap_or_default();
-    ensure!(
-        authorizer.enabled != Some(true),
-        "authorizer.enabled: true: this operator does not protect objects against their other writers; it puts right what they change. Set it to false"
-    );
-    if authorizer
-        .exempt_service_account_user_names
-        .is_some_and(|names| !names.is_empty())
-    {
-        to.note(
-            "authorizer.exemptServiceAccountUserNames",
-            "there is no authorizer",
-        );
+    if let Some(is_enabled) = authorizer.enabled {
+        to.flag("authorizer", is_enabled);
+    }
+    let exempt = authorizer.exempt_service_account_user_names;
+    if let Some(names) = exempt.filter(|names| !names.is_empty()) {
+        to.flag("authorizer-exempt", names.join(","));
     }
     if file
         .topology_aware_scheduling
@@ -164,7 +158,7 @@ pub(crate) fn translate(text: &str) -> anyhow::Result<Translated> {
     if let Some(is_enabled) = file.network.and_then(|network| network.auto_mnnvl_enabled) {
         to.flag("auto-mnnvl", is_enabled);
     }
-    scheduler(&file.scheduler.unwrap_or_default())?;
+    scheduler(&file.scheduler.unwrap_or_default(), &mut to)?;
     Ok(to)
 }
 
@@ -282,7 +276,7 @@ fn controllers(of: &Controllers, to: &mut Translated) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn scheduler(of: &Scheduler) -> anyhow::Result<()> {
+fn scheduler(of: &Scheduler, to: &mut Translated) -> anyhow::Result<()> {
     const KNOWN: [&str; 4] = [
         "default-scheduler",
         "kai-scheduler",
@@ -307,10 +301,14 @@ fn scheduler(of: &Scheduler) -> anyhow::Result<()> {
         default == "default-scheduler" || names.contains(&default),
         "scheduler.defaultProfileName: {default:?} must be one of scheduler.profiles"
     );
-    ensure!(
-        default == "default-scheduler",
-        "scheduler.defaultProfileName: {default:?}: gangs are placed by the default scheduler, which needs no other beside it. Name default-scheduler"
-    );
+    match default {
+        "kai-scheduler" => to.flag("gang-backend", "kai"),
+        "volcano" => to.flag("gang-backend", "volcano"),
+        "lpx-scheduler" => bail!(
+            "scheduler.defaultProfileName: {default:?}: there is no backend for it. Name default-scheduler, kai-scheduler or volcano"
+        ),
+        _ => {}
+    }
     Ok(())
 }
 
@@ -398,7 +396,7 @@ controllers:
 scheduler: {profiles: [{name: default-scheduler}, {name: kai-scheduler}]}
 logLevel: info
 logFormat: json
-authorizer: {enabled: false}
+authorizer: {enabled: true, exemptServiceAccountUserNames: [a, b]}
 topologyAwareScheduling: {enabled: true}
 network: {autoMNNVLEnabled: false}
 "#;
@@ -434,7 +432,8 @@ network: {autoMNNVLEnabled: false}
         let secret = run.admission.tls.tls_secret.as_deref();
         assert_eq!(secret, Some("grove-webhook-server-cert"));
         assert_eq!(arguments.log.log_level, "info");
-        assert!(!run.auto_mnnvl);
+        assert!(!run.auto_mnnvl && run.admission.authorizer);
+        assert_eq!(run.admission.authorizer_exempt, ["a", "b"]);
         let notes = translate(CHART).unwrap().notes;
         assert_eq!(notes.len(), 2, "{notes:?}");
     }
@@ -446,6 +445,13 @@ network: {autoMNNVLEnabled: false}
         let flags = flags.unwrap().flags;
         assert!(
             flags.contains(&("auto-mnnvl", "true".to_owned())),
+            "{flags:?}"
+        );
+        let kai = "{name: kai-scheduler}], defaultProfileName: kai-scheduler";
+        let flags = translate(&CHART.replacen("{name: kai-scheduler}]", kai, 1));
+        let flags = flags.unwrap().flags;
+        assert!(
+            flags.contains(&("gang-backend", "kai".to_owned())),
             "{flags:?}"
         );
         let arguments = expanded(
@@ -497,11 +503,6 @@ network: {autoMNNVLEnabled: false}
                 "certProvisionMode: auto",
                 "certProvisionMode: magic",
                 "server.webhooks.certProvisionMode: \"magic\" must be one of auto, manual",
-            ),
-            (
-                "authorizer: {enabled: false}",
-                "authorizer: {enabled: true}",
-                "authorizer.enabled: true",
             ),
             (
                 "{name: kai-scheduler}",

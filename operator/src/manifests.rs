@@ -192,7 +192,7 @@ fn rights(args: &ManifestArgs) -> Vec<Rights> {
     rights
 }
 
-/// The two configurations of this operator, and none of others.
+/// The configurations of this operator, and none of others.
 fn webhook_rule(namespaces: &[String]) -> PolicyRule {
     let resources = [
         "mutatingwebhookconfigurations",
@@ -203,7 +203,8 @@ fn webhook_rule(namespaces: &[String]) -> PolicyRule {
         ..rule(
             "admissionregistration.k8s.io",
             &resources,
-            &["get", "list", "watch", "create", "patch"],
+            // The authorizer's goes when it is switched off.
+            &["get", "list", "watch", "create", "patch", "delete"],
         )
     }
 }
@@ -235,6 +236,7 @@ fn cluster_rules() -> Vec<PolicyRule> {
     vec![
         rule("", &["nodes"], &READ),
         rule(GROUP, &["clustertopologybindings"], &READ),
+        rule("scheduling.volcano.sh", &["queues"], &["get"]),
     ]
 }
 
@@ -295,6 +297,9 @@ fn namespaced_rules() -> Vec<PolicyRule> {
         rule("resource.k8s.io", &["resourceclaims"], &WRITE),
         rule("resource.k8s.io", &["resourceclaimtemplates"], &["get"]),
         rule("resource.nvidia.com", &["computedomains"], &WRITE),
+        // Gangs as the KAI and Volcano schedulers have them.
+        rule("scheduling.run.ai", &["podgroups"], &WRITE),
+        rule("scheduling.volcano.sh", &["podgroups"], &WRITE),
         rule("events.k8s.io", &["events"], &["create", "patch"]),
         rule("", &["events"], &["create", "patch"]),
     ]
@@ -412,8 +417,8 @@ mod tests {
         let cluster = some[1]["rules"].as_array().unwrap();
         assert_eq!(
             cluster.len(),
-            3,
-            "outside its namespaces it only reads nodes, topologies and pods"
+            4,
+            "outside its namespaces it only reads nodes, topologies, queues and pods"
         );
         let writes = |rule: &serde_json::Value| {
             rule["verbs"]
@@ -444,7 +449,8 @@ mod tests {
             cluster.last().unwrap()["resourceNames"],
             json!([
                 "podcliqueset-defaulting-webhook-a",
-                "podcliqueset-validating-webhook-a"
+                "podcliqueset-validating-webhook-a",
+                "authorizer-webhook-a"
             ])
         );
         let own = &find("Role", "coppice-operator-lease")["rules"];

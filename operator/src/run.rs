@@ -16,8 +16,8 @@ use tracing::info;
 
 use crate::admission::{
     self,
+    knowledge::{Cluster, Knowledge, Policy},
     register::{self, Registration},
-    rules::Around,
 };
 use crate::apply::Writer;
 use crate::apply::limit::Limit;
@@ -74,23 +74,32 @@ async fn operate(
         draining.clone(),
     ));
 
+    let backend = discovery::choose(&client, args.gang_backend, args.gated.clone()).await?;
+    let queue = Arc::new(Queue::default());
+    let index = Arc::new(Index::new(Arc::clone(&queue)));
+    let knowledge = Knowledge {
+        policy: Policy {
+            auto_mnnvl: args.auto_mnnvl,
+            guard: args.admission.guard(&client).await?,
+            scheduler: backend.gang_kind().map(|_| backend.scheduler()),
+        },
+        cluster: Arc::new(Cluster {
+            index: Arc::clone(&index),
+            client: client.clone(),
+        }),
+    };
     let admission = admission::start(
         &args.admission,
         &client,
         &namespace,
         &args.namespaces,
         admission_metrics,
-        Around {
-            auto_mnnvl: args.auto_mnnvl,
-        },
+        knowledge,
         draining.clone(),
     )
     .await?;
-    let backend = discovery::choose(&client, args.gang_backend, args.gated.clone()).await?;
-    let queue = Arc::new(Queue::default());
-    let index = Arc::new(Index::new(Arc::clone(&queue)));
     let limit = Arc::new(Limit::new(args.max_writes.into()));
-    let progress = watch::start(&client, &index, &args.namespaces, backend.has_groups());
+    let progress = watch::start(&client, &index, &args.namespaces, &*backend);
     tokio::select! {
         () = progress.complete() => {}
         () = draining.cancelled() => return Ok(()),

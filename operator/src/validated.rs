@@ -214,7 +214,7 @@ impl Validated {
     }
 }
 
-/// What the set asks for. The binding is the first one that is named: on the set, on groups, on cliques.
+/// What the set asks for.
 fn read_wishes(set: &PodCliqueSet) -> Result<Wishes, NameError> {
     let template = &set.spec.template;
     let groups = template.scaling_groups();
@@ -222,16 +222,8 @@ fn read_wishes(set: &PodCliqueSet) -> Result<Wishes, NameError> {
         required: constraint.required_domain().map(Arc::from),
         preferred: constraint.preferred_domain().map(Arc::from),
     };
-    let all = template.topology_constraint.iter();
-    let all = all.chain(
-        groups
-            .iter()
-            .filter_map(|group| group.topology_constraint.as_ref()),
-    );
-    let of_cliques = template.cliques.iter();
-    let mut all = all.chain(of_cliques.filter_map(|clique| clique.topology_constraint.as_ref()));
     let mut wishes = Wishes {
-        binding: all.find_map(|constraint| constraint.topology_name.as_deref().map(Arc::from)),
+        binding: rules::topology::binding_name(set).map(Arc::from),
         set: template.topology_constraint.as_ref().map(wish),
         ..Wishes::default()
     };

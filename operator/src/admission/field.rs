@@ -37,6 +37,8 @@ pub(crate) enum Kind {
     Forbidden,
     /// It names something that does not exist.
     NotFound,
+    /// It could not be checked.
+    Internal,
 }
 
 impl Kind {
@@ -47,6 +49,7 @@ impl Kind {
             Self::Duplicate => "Duplicate value",
             Self::Forbidden => "Forbidden",
             Self::NotFound => "Not found",
+            Self::Internal => "Internal error",
         }
     }
 
@@ -58,6 +61,7 @@ impl Kind {
             Self::Duplicate => "FieldValueDuplicate",
             Self::Forbidden => "FieldValueForbidden",
             Self::NotFound => "FieldValueNotFound",
+            Self::Internal => "InternalError",
         }
     }
 }
@@ -93,6 +97,10 @@ impl FieldError {
         detail: impl Into<String>,
     ) -> Self {
         Self::new(field, Kind::NotFound, Some(json(value)), detail)
+    }
+
+    pub(crate) fn internal(field: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self::new(field, Kind::Internal, None, detail)
     }
 
     fn new(

@@ -11,8 +11,10 @@
 //! The webhooks fail closed, as upstream's: with no operator there, sets can neither be created nor edited, but scaled (`/scale` passes by)
 //! and deleted. Nothing else in the cluster asks them.
 
+pub(crate) mod authorize;
 mod defaults;
 pub(crate) mod field;
+pub(crate) mod knowledge;
 pub(crate) mod register;
 mod review;
 pub(crate) mod rules;
@@ -30,8 +32,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 pub(crate) use defaults::complete_pod_spec;
+use knowledge::Knowledge;
 use register::Registration;
-use rules::Around;
 use serve::Metrics;
 use settings::{AdmissionArgs, Reach};
 
@@ -71,7 +73,7 @@ pub(crate) async fn start(
     namespace: &str,
     namespaces: &[String],
     metrics: Metrics,
-    around: Around,
+    knowledge: Knowledge,
     draining: CancellationToken,
 ) -> anyhow::Result<Option<Admission>> {
     let Some(reach) = args.reach()? else {
@@ -100,10 +102,11 @@ pub(crate) async fn start(
     };
     let registration = Registration {
         address,
+        has_authorizer: knowledge.policy.guard.is_some(),
         namespaces: namespaces.to_vec(),
         authorities: tls.ca_bundle(),
     };
-    let app = serve::router(metrics, around);
+    let app = serve::router(metrics, knowledge);
     let serving = tokio::spawn(server::serve_https(listener, config, app, limits, draining));
     Ok(Some(Admission {
         registration,

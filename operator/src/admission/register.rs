@@ -1,4 +1,5 @@
-//! The two webhook configurations, and keeping them right.
+//! The webhook configurations, and keeping them right: two for PodCliqueSets and, where it is switched on, one for what the
+//! operator manages.
 //!
 //! They ask about PodCliqueSets and nothing else, so that an operator that is away holds up no other object; and not about sets that
 //! are being deleted, so that it does not hold up their end either. An operator for some namespaces registers under a name of its own
@@ -13,7 +14,7 @@ use std::fmt::Debug;
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 
-use coppice_operator_api::{GROUP, VERSION};
+use coppice_operator_api::{GROUP, SCHEDULER_GROUP, VERSION, labels};
 use coppice_runtime::crypto;
 use coppice_runtime::lease::Tenure;
 use coppice_runtime::registration::{self, Keeper, Kept};
@@ -25,21 +26,22 @@ use k8s_openapi::api::admissionregistration::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
     LabelSelector, LabelSelectorRequirement, ObjectMeta,
 };
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use kube::core::ClusterResourceScope;
 use kube::{Client, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tracing::info;
+use tracing::{info, warn};
 
-use super::serve::{DEFAULTING_PATH, VALIDATING_PATH};
+use super::serve::{AUTHORIZER_PATH, DEFAULTING_PATH, VALIDATING_PATH};
 use crate::apply::FIELD_MANAGER;
 
 /// Names of the webhooks inside the configurations, which refusals begin with. Upstream's.
 const DEFAULTING: &str = "pcs.defaulting.webhooks.grove.io";
 const VALIDATING: &str = "pcs.validating.webhooks.grove.io";
+const AUTHORIZER: &str = "authorizer.webhooks.grove.io";
 /// As upstream: what cannot be checked is not stored, and the answer comes within this time.
 const FAILURE_POLICY: &str = "Fail";
 const TIMEOUT_SECONDS: i32 = 10;
@@ -117,6 +119,8 @@ impl Address {
 pub(crate) struct Registration {
     /// Where the endpoint is.
     pub(crate) address: Address,
+    /// Writes to managed objects are asked about, too.
+    pub(crate) has_authorizer: bool,
     /// Namespaces that the operator works in; empty means all.
     pub(crate) namespaces: Vec<String>,
     /// What the API server should trust, as PEM; nothing where somebody else puts that into the configurations.
@@ -125,7 +129,7 @@ pub(crate) struct Registration {
 
 /// Names of the configurations: upstream's for the whole cluster, with something behind them for an operator of some namespaces, so
 /// that several of these can live beside each other.
-pub(crate) fn names(namespaces: &[String]) -> [String; 2] {
+pub(crate) fn names(namespaces: &[String]) -> [String; 3] {
     let mut sorted = namespaces.to_vec();
     sorted.sort();
     let suffix = match sorted.as_slice() {
@@ -139,6 +143,7 @@ pub(crate) fn names(namespaces: &[String]) -> [String; 2] {
     [
         "podcliqueset-defaulting-webhook",
         "podcliqueset-validating-webhook",
+        "authorizer-webhook",
     ]
     .map(|name| format!("{name}{suffix}"))
 }
@@ -154,37 +159,98 @@ trait Configuration:
     + Sync
     + 'static
 {
-    fn wanted(registration: &Registration, authorities: Option<&str>) -> Self;
-
     /// Whether the server holds our webhook as it should be. Webhooks of others in the same object are theirs.
     fn holds(&self, wanted: &Self) -> bool;
 }
 
-impl Configuration for MutatingWebhookConfiguration {
-    fn wanted(registration: &Registration, authorities: Option<&str>) -> Self {
-        let [name, _] = names(&registration.namespaces);
-        let webhook = MutatingWebhook {
-            admission_review_versions: versions(),
-            client_config: registration
-                .address
-                .client_config(DEFAULTING_PATH, authorities),
-            failure_policy: Some(FAILURE_POLICY.to_owned()),
-            match_conditions: Some(conditions()),
-            match_policy: Some("Exact".to_owned()),
-            name: DEFAULTING.to_owned(),
-            namespace_selector: Some(selector(&registration.namespaces)),
-            object_selector: Some(LabelSelector::default()),
-            reinvocation_policy: Some("Never".to_owned()),
-            rules: Some(rules()),
-            side_effects: "None".to_owned(),
-            timeout_seconds: Some(TIMEOUT_SECONDS),
-        };
-        Self {
-            metadata: metadata(name),
-            webhooks: Some(vec![webhook]),
-        }
+/// Completes sets.
+fn defaulting(
+    registration: &Registration,
+    authorities: Option<&str>,
+) -> MutatingWebhookConfiguration {
+    let [name, _, _] = names(&registration.namespaces);
+    let webhook = MutatingWebhook {
+        admission_review_versions: versions(),
+        client_config: registration
+            .address
+            .client_config(DEFAULTING_PATH, authorities),
+        failure_policy: Some(FAILURE_POLICY.to_owned()),
+        match_conditions: Some(conditions()),
+        match_policy: Some("Exact".to_owned()),
+        name: DEFAULTING.to_owned(),
+        namespace_selector: Some(selector(&registration.namespaces)),
+        object_selector: Some(LabelSelector::default()),
+        reinvocation_policy: Some("Never".to_owned()),
+        rules: Some(rules()),
+        side_effects: "None".to_owned(),
+        timeout_seconds: Some(TIMEOUT_SECONDS),
+    };
+    MutatingWebhookConfiguration {
+        metadata: metadata(name),
+        webhooks: Some(vec![webhook]),
     }
+}
 
+/// Checks sets.
+fn validating(
+    registration: &Registration,
+    authorities: Option<&str>,
+) -> ValidatingWebhookConfiguration {
+    let [_, name, _] = names(&registration.namespaces);
+    let webhook = ValidatingWebhook {
+        admission_review_versions: versions(),
+        client_config: registration
+            .address
+            .client_config(VALIDATING_PATH, authorities),
+        failure_policy: Some(FAILURE_POLICY.to_owned()),
+        match_conditions: Some(conditions()),
+        match_policy: Some("Exact".to_owned()),
+        name: VALIDATING.to_owned(),
+        namespace_selector: Some(selector(&registration.namespaces)),
+        object_selector: Some(LabelSelector::default()),
+        rules: Some(rules()),
+        side_effects: "None".to_owned(),
+        timeout_seconds: Some(TIMEOUT_SECONDS),
+    };
+    ValidatingWebhookConfiguration {
+        metadata: metadata(name),
+        webhooks: Some(vec![webhook]),
+    }
+}
+
+/// Asks about writes to what the operator manages. Only objects with its label are asked about, and no subresources: scaling,
+/// statuses and binding pass by.
+fn authorizer(
+    registration: &Registration,
+    authorities: Option<&str>,
+) -> ValidatingWebhookConfiguration {
+    let [_, _, name] = names(&registration.namespaces);
+    let managed = LabelSelector {
+        match_labels: Some([(labels::MANAGED_BY.to_owned(), labels::OPERATOR.to_owned())].into()),
+        match_expressions: None,
+    };
+    let webhook = ValidatingWebhook {
+        admission_review_versions: versions(),
+        client_config: registration
+            .address
+            .client_config(AUTHORIZER_PATH, authorities),
+        failure_policy: Some(FAILURE_POLICY.to_owned()),
+        match_conditions: None,
+        match_policy: Some("Exact".to_owned()),
+        name: AUTHORIZER.to_owned(),
+        namespace_selector: Some(selector(&registration.namespaces)),
+        object_selector: Some(managed),
+        rules: Some(managed_rules()),
+        side_effects: "None".to_owned(),
+        timeout_seconds: Some(TIMEOUT_SECONDS),
+    };
+    ValidatingWebhookConfiguration {
+        metadata: metadata(name),
+        webhooks: Some(vec![webhook]),
+    }
+}
+
+impl Configuration for MutatingWebhookConfiguration {
     fn holds(&self, wanted: &Self) -> bool {
         let (held, wanted) = (self.webhooks.as_deref(), wanted.webhooks.as_deref());
         holds(held, wanted, |webhook| {
@@ -194,29 +260,6 @@ impl Configuration for MutatingWebhookConfiguration {
 }
 
 impl Configuration for ValidatingWebhookConfiguration {
-    fn wanted(registration: &Registration, authorities: Option<&str>) -> Self {
-        let [_, name] = names(&registration.namespaces);
-        let webhook = ValidatingWebhook {
-            admission_review_versions: versions(),
-            client_config: registration
-                .address
-                .client_config(VALIDATING_PATH, authorities),
-            failure_policy: Some(FAILURE_POLICY.to_owned()),
-            match_conditions: Some(conditions()),
-            match_policy: Some("Exact".to_owned()),
-            name: VALIDATING.to_owned(),
-            namespace_selector: Some(selector(&registration.namespaces)),
-            object_selector: Some(LabelSelector::default()),
-            rules: Some(rules()),
-            side_effects: "None".to_owned(),
-            timeout_seconds: Some(TIMEOUT_SECONDS),
-        };
-        Self {
-            metadata: metadata(name),
-            webhooks: Some(vec![webhook]),
-        }
-    }
-
     fn holds(&self, wanted: &Self) -> bool {
         let (held, wanted) = (self.webhooks.as_deref(), wanted.webhooks.as_deref());
         holds(held, wanted, |webhook| {
@@ -266,16 +309,60 @@ fn versions() -> Vec<String> {
     vec!["v1".to_owned()]
 }
 
+fn rule(
+    group: &str,
+    versions: &[&str],
+    resources: &[&str],
+    operations: &[&str],
+) -> RuleWithOperations {
+    let list = |items: &[&str]| Some(items.iter().map(|&item| item.to_owned()).collect());
+    RuleWithOperations {
+        api_groups: list(&[group]),
+        api_versions: list(versions),
+        operations: list(operations),
+        resources: list(resources),
+        scope: Some("Namespaced".to_owned()),
+    }
+}
+
 /// PodCliqueSets themselves, not their `status` and `scale`.
 fn rules() -> Vec<RuleWithOperations> {
-    let list = |items: &[&str]| Some(items.iter().map(|&item| item.to_owned()).collect());
-    vec![RuleWithOperations {
-        api_groups: list(&[GROUP]),
-        api_versions: list(&[VERSION]),
-        operations: list(&["CREATE", "UPDATE"]),
-        resources: list(&["podcliquesets"]),
-        scope: Some("Namespaced".to_owned()),
-    }]
+    vec![rule(
+        GROUP,
+        &[VERSION],
+        &["podcliquesets"],
+        &["CREATE", "UPDATE"],
+    )]
+}
+
+/// As upstream: everybody may delete pods, and nobody else may make what only the operator makes.
+fn managed_rules() -> Vec<RuleWithOperations> {
+    let own = ["CREATE", "UPDATE", "DELETE"];
+    let change = ["UPDATE", "DELETE"];
+    let rbac = "rbac.authorization.k8s.io";
+    vec![
+        rule(
+            "",
+            &["v1"],
+            &["secrets", "serviceaccounts", "services"],
+            &change,
+        ),
+        rule("", &["v1"], &["pods"], &["UPDATE"]),
+        rule(rbac, &["v1"], &["roles", "rolebindings"], &change),
+        rule(
+            "autoscaling",
+            &["v1", "v2"],
+            &["horizontalpodautoscalers"],
+            &change,
+        ),
+        rule(
+            GROUP,
+            &[VERSION],
+            &["podcliques", "podcliquescalinggroups"],
+            &own,
+        ),
+        rule(SCHEDULER_GROUP, &[VERSION], &["podgangs"], &own),
+    ]
 }
 
 /// The finalizer of a set must come off also while nobody answers.
@@ -303,27 +390,55 @@ fn selector(namespaces: &[String]) -> LabelSelector {
     }
 }
 
-/// Keeps both configurations right until `stop`. What cannot be written is logged and tried again.
+/// Keeps the configurations right until `stop`, and takes away one that an earlier operator has left. What cannot be written is
+/// logged and tried again.
 pub(crate) async fn keep(
     client: Client,
     registration: Registration,
     tenure: Tenure,
     stop: CancellationToken,
 ) {
+    let managed = async {
+        if registration.has_authorizer {
+            keep_one(&client, &registration, authorizer, &tenure, stop.clone()).await;
+        } else {
+            forget_authorizer(&client, &registration).await;
+        }
+    };
     tokio::join!(
-        keep_one::<MutatingWebhookConfiguration>(&client, &registration, &tenure, stop.clone()),
-        keep_one::<ValidatingWebhookConfiguration>(&client, &registration, &tenure, stop),
+        keep_one(&client, &registration, defaulting, &tenure, stop.clone()),
+        keep_one(&client, &registration, validating, &tenure, stop.clone()),
+        managed,
     );
 }
+
+/// Nobody keeps its certificate right any more; it would hold up every write to a managed object.
+async fn forget_authorizer(client: &Client, registration: &Registration) {
+    let api: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
+    let [_, _, name] = names(&registration.namespaces);
+    match api.delete(&name, &DeleteParams::default()).await {
+        Ok(_) => info!(
+            name,
+            "took away the authorizer's webhook, which is switched off"
+        ),
+        Err(kube::Error::Api(status)) if status.code == 404 => {}
+        Err(error) => {
+            warn!(name, error = %coppice_runtime::telemetry::chain(&error), "cannot take away the authorizer's webhook, if there is one");
+        }
+    }
+}
+
+type Wanted<K> = fn(&Registration, Option<&str>) -> K;
 
 async fn keep_one<K: Configuration>(
     client: &Client,
     registration: &Registration,
+    wanted: Wanted<K>,
     tenure: &Tenure,
     stop: CancellationToken,
 ) {
     let api: Api<K> = Api::all(client.clone());
-    let name = K::wanted(registration, None)
+    let name = wanted(registration, None)
         .meta()
         .name
         .clone()
@@ -333,6 +448,7 @@ async fn keep_one<K: Configuration>(
         api: api.clone(),
         name: &name,
         registration,
+        wanted,
         tenure,
     };
     registration::keep(api, &name, writer, authorities, stop).await;
@@ -342,6 +458,7 @@ struct Writer<'a, K> {
     api: Api<K>,
     name: &'a str,
     registration: &'a Registration,
+    wanted: Wanted<K>,
     tenure: &'a Tenure,
 }
 
@@ -353,9 +470,10 @@ impl<K: Configuration> Keeper for Writer<'_, K> {
             api,
             name,
             registration,
+            wanted,
             tenure,
         } = self;
-        let wanted = K::wanted(registration, authorities);
+        let wanted = wanted(registration, authorities);
         if held.is_some_and(|held| held.holds(&wanted)) {
             return Ok(Kept::AsWanted);
         }
@@ -376,6 +494,7 @@ mod tests {
     fn registration(address: Address, namespaces: &[&str]) -> Registration {
         Registration {
             address,
+            has_authorizer: false,
             namespaces: namespaces.iter().map(|&name| name.to_owned()).collect(),
             authorities: watch::channel(None).1,
         }
@@ -399,8 +518,7 @@ mod tests {
     #[test]
     fn the_configurations_are_upstreams_and_ask_about_sets_alone() {
         let all = registration(by_service(), &[]);
-        let object =
-            serde_json::to_value(MutatingWebhookConfiguration::wanted(&all, Some("pem"))).unwrap();
+        let object = serde_json::to_value(defaulting(&all, Some("pem"))).unwrap();
         assert_eq!(
             object["metadata"]["name"],
             "podcliqueset-defaulting-webhook"
@@ -420,7 +538,7 @@ mod tests {
             (&webhook["failurePolicy"], &webhook["timeoutSeconds"]),
             (&"Fail".into(), &10.into())
         );
-        let validating = ValidatingWebhookConfiguration::wanted(&all, None);
+        let validating = validating(&all, None);
         assert_eq!(
             validating.metadata.name.as_deref(),
             Some("podcliqueset-validating-webhook")
@@ -428,10 +546,42 @@ mod tests {
     }
 
     #[test]
+    fn the_authorizer_asks_about_managed_objects_and_no_subresource() {
+        let all = registration(by_service(), &["a"]);
+        let object = serde_json::to_value(authorizer(&all, Some("pem"))).unwrap();
+        assert_eq!(object["metadata"]["name"], "authorizer-webhook-a");
+        let webhook = &object["webhooks"][0];
+        assert_eq!(webhook["name"], "authorizer.webhooks.grove.io");
+        assert_eq!(
+            webhook["objectSelector"],
+            serde_json::json!({"matchLabels": {"app.kubernetes.io/managed-by": "grove-operator"}})
+        );
+        let rules = webhook["rules"].as_array().unwrap();
+        let of = |resource: &str| {
+            let is_in = |rule: &&serde_json::Value| {
+                let resources = rule["resources"].as_array().unwrap();
+                resources.iter().any(|known| known == resource)
+            };
+            rules.iter().find(is_in).map(|rule| &rule["operations"])
+        };
+        assert_eq!(of("pods"), Some(&serde_json::json!(["UPDATE"])));
+        assert_eq!(
+            of("podcliques"),
+            Some(&serde_json::json!(["CREATE", "UPDATE", "DELETE"]))
+        );
+        assert_eq!(
+            of("services"),
+            Some(&serde_json::json!(["UPDATE", "DELETE"]))
+        );
+        for other in ["pods/binding", "podcliques/scale", "resourceclaims"] {
+            assert_eq!(of(other), None);
+        }
+    }
+
+    #[test]
     fn an_operator_of_some_namespaces_asks_for_these_under_a_name_of_its_own() {
         let some = registration(by_url("::1"), &["a"]);
-        let object =
-            serde_json::to_value(ValidatingWebhookConfiguration::wanted(&some, None)).unwrap();
+        let object = serde_json::to_value(validating(&some, None)).unwrap();
         assert_eq!(
             object["metadata"]["name"],
             "podcliqueset-validating-webhook-a"
@@ -463,12 +613,12 @@ mod tests {
     #[test]
     fn a_configuration_that_differs_is_not_held_and_what_others_bring_is_left_alone() {
         let here = registration(by_url("localhost"), &[]);
-        let wanted = ValidatingWebhookConfiguration::wanted(&here, Some("pem"));
+        let wanted = validating(&here, Some("pem"));
         assert!(wanted.holds(&wanted));
         let elsewhere = registration(by_url("example"), &[]);
-        assert!(!ValidatingWebhookConfiguration::wanted(&elsewhere, Some("pem")).holds(&wanted));
-        assert!(!ValidatingWebhookConfiguration::wanted(&here, Some("old")).holds(&wanted));
-        let without = ValidatingWebhookConfiguration::wanted(&here, None);
+        assert!(!validating(&elsewhere, Some("pem")).holds(&wanted));
+        assert!(!validating(&here, Some("old")).holds(&wanted));
+        let without = validating(&here, None);
         assert!(wanted.holds(&without), "somebody else brought the bundle");
         let mut softened = wanted.clone();
         softened.webhooks.as_mut().unwrap()[0].failure_policy = Some("Ignore".to_owned());

@@ -15,6 +15,7 @@ use kube::core::response::{StatusCause, StatusDetails, StatusSummary};
 use super::field::{FieldError, joined};
 use super::rules::Around;
 use super::{defaults, rules};
+use crate::backends::volcano;
 
 /// Most errors that one answer names.
 const MOST_CAUSES: usize = 50;
@@ -64,7 +65,7 @@ pub(crate) fn validate(request: &Request, around: &Around) -> AdmissionResponse 
         Err(status) => return refuse(answer, *status),
     };
     let errors = errors(&new, old.as_ref(), around);
-    let mut warnings = rules::warnings(&new);
+    let mut warnings = rules::warnings(&new, around);
     if request.operation == Operation::Create && new.spec.replicas == 0 {
         warnings
             .push("spec.replicas is 0, so nothing is created until the set is scaled".to_owned());
@@ -81,14 +82,33 @@ pub(crate) fn validate(request: &Request, around: &Around) -> AdmissionResponse 
     refuse(answer, invalid(name, &errors))
 }
 
+/// The ClusterTopologyBinding that has to be known to answer; nothing where the answer does not depend on one.
+pub(crate) fn binding(request: &Request) -> Option<String> {
+    let set = parse(subject(request).ok()??).ok()?;
+    rules::topology::binding_name(&set).map(str::to_owned)
+}
+
+/// The Queue of the Volcano scheduler that the set comes to.
+pub(crate) fn volcano_queue(request: &Request) -> Option<String> {
+    let set = parse(subject(request).ok()??).ok()?;
+    volcano::queue(&set).ok()
+}
+
 fn errors(new: &PodCliqueSet, old: Option<&PodCliqueSet>, around: &Around) -> Vec<FieldError> {
-    let mut errors = rules::check(new);
+    let mut errors = rules::check(new, around);
     match old {
         None => errors.extend(rules::check_new(new, around)),
         Some(old) => {
-            let known: BTreeSet<String> =
-                rules::check(old).iter().map(ToString::to_string).collect();
+            let known: BTreeSet<String> = rules::check(old, around)
+                .iter()
+                .map(ToString::to_string)
+                .collect();
             errors.retain(|error| !known.contains(&error.to_string()));
+            errors.extend(rules::check_queue(old, new, around));
+            // One whose constraints named no binding, and do now, is new as far as that goes.
+            if rules::topology::binding_name(old) != rules::topology::binding_name(new) {
+                errors.extend(rules::check_topology(new, around));
+            }
             // No gang was ever placed by a set that cannot be planned, so there is nothing to keep, and much to mend.
             if rules::plannable(old).is_empty() {
                 errors.extend(rules::update::check(old, new));
@@ -137,12 +157,16 @@ fn subject(request: &Request) -> Result<Option<&DynamicObject>, Box<Status>> {
 }
 
 /// What the rules for updates see of the metadata.
-fn seen_metadata(object: &DynamicObject) -> Option<&String> {
-    object
-        .metadata
-        .annotations
-        .as_ref()?
-        .get(labels::annotations::MNNVL_GROUP)
+fn seen_metadata(object: &DynamicObject) -> [Option<&String>; 4] {
+    use labels::annotations::{KAI_QUEUE, MNNVL_GROUP, VOLCANO_QUEUE};
+    let annotation = |key| object.metadata.annotations.as_ref()?.get(key);
+    let label = |key| object.metadata.labels.as_ref()?.get(key);
+    [
+        annotation(MNNVL_GROUP),
+        annotation(VOLCANO_QUEUE),
+        annotation(KAI_QUEUE),
+        label(KAI_QUEUE),
+    ]
 }
 
 /// The schema has been checked before, so what fails here are values that it cannot describe.
@@ -153,7 +177,7 @@ fn parse(object: &DynamicObject) -> Result<PodCliqueSet, Box<Status>> {
     })
 }
 
-fn refuse(mut answer: AdmissionResponse, status: Status) -> AdmissionResponse {
+pub(super) fn refuse(mut answer: AdmissionResponse, status: Status) -> AdmissionResponse {
     answer.allowed = false;
     answer.result = status;
     answer
@@ -184,7 +208,7 @@ fn invalid(name: &str, errors: &[FieldError]) -> Status {
     status
 }
 
-fn failure(code: u16, reason: &str, message: String) -> Status {
+pub(super) fn failure(code: u16, reason: &str, message: String) -> Status {
     Status {
         status: Some(StatusSummary::Failure),
         code,
@@ -200,6 +224,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::admission::rules::topology::Binding;
 
     fn validate(request: &Request) -> AdmissionResponse {
         super::validate(request, &Around::default())
@@ -366,6 +391,33 @@ mod tests {
         let mut scale = request("UPDATE", &set(&spec(9)), &set(&spec(8)));
         scale.sub_resource = Some("scale".to_owned());
         assert!(validate(&scale).allowed);
+    }
+
+    #[test]
+    fn a_binding_is_asked_for_when_it_is_named_and_looked_at_when_it_is_new() {
+        let constrained = |constraint: Value| {
+            let mut spec = spec(1);
+            spec["template"]["topologyConstraint"] = constraint;
+            set(&spec)
+        };
+        let named = constrained(json!({"topologyName": "t", "packDomain": "rack"}));
+        let unnamed = constrained(json!({"packDomain": "rack"}));
+        let create = request("CREATE", &named, &Value::Null);
+        assert_eq!(binding(&create).as_deref(), Some("t"));
+        assert_eq!(binding(&request("CREATE", &unnamed, &Value::Null)), None);
+        let absent = Around {
+            binding: Binding::Absent,
+            ..Around::default()
+        };
+        assert!(!super::validate(&create, &absent).allowed);
+        // Named at last: new as far as that goes. Named before: what runs may go on.
+        let mended = request("UPDATE", &named, &unnamed);
+        assert!(!super::validate(&mended, &absent).allowed);
+        assert!(validate(&mended).allowed);
+        let mut scaled = named.clone();
+        scaled["spec"]["replicas"] = json!(4);
+        let scaled = request("UPDATE", &scaled, &named);
+        assert!(super::validate(&scaled, &absent).allowed);
     }
 
     #[test]

@@ -21,12 +21,13 @@ use prometheus_client::registry::Registry;
 use tokio::sync::Semaphore;
 use tracing::{debug, warn};
 
-use super::review;
-use super::rules::Around;
+use super::knowledge::Knowledge;
+use super::{authorize, review};
 
 /// Paths as upstream has them.
 pub(crate) const DEFAULTING_PATH: &str = "/webhooks/default-podcliqueset";
 pub(crate) const VALIDATING_PATH: &str = "/webhooks/validate-podcliqueset";
+pub(crate) const AUTHORIZER_PATH: &str = "/webhooks/authorizer-webhook";
 
 /// A review holds the object and the stored one, and the API server takes no object above 3 MiB.
 const MOST_BYTES: usize = 8 * 1024 * 1024;
@@ -52,7 +53,7 @@ impl Metrics {
         let metrics = Self {
             reviews: Family::default(),
         };
-        for webhook in [DEFAULTING.name, VALIDATING.name] {
+        for webhook in Webhook::ALL.map(Webhook::name) {
             for outcome in ["allowed", "refused", "unanswered"] {
                 drop(metrics.reviews.get_or_create(&Labels { webhook, outcome }));
             }
@@ -66,50 +67,79 @@ impl Metrics {
     }
 }
 
-/// One of the two webhooks.
-struct Webhook {
-    name: &'static str,
-    review: fn(&review::Request, &Around) -> AdmissionResponse,
+/// One of the webhooks.
+#[derive(Clone, Copy, Debug)]
+enum Webhook {
+    Defaulting,
+    Validating,
+    Authorizer,
 }
 
-static DEFAULTING: Webhook = Webhook {
-    name: "defaulting",
-    review: |request, _| review::complete(request),
-};
-static VALIDATING: Webhook = Webhook {
-    name: "validating",
-    review: review::validate,
-};
+impl Webhook {
+    const ALL: [Self; 3] = [Self::Defaulting, Self::Validating, Self::Authorizer];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Defaulting => "defaulting",
+            Self::Validating => "validating",
+            Self::Authorizer => "authorizer",
+        }
+    }
+
+    fn path(self) -> &'static str {
+        match self {
+            Self::Defaulting => DEFAULTING_PATH,
+            Self::Validating => VALIDATING_PATH,
+            Self::Authorizer => AUTHORIZER_PATH,
+        }
+    }
+
+    async fn review(self, request: &review::Request, knowledge: &Knowledge) -> AdmissionResponse {
+        match self {
+            Self::Defaulting => review::complete(request),
+            Self::Validating => review::validate(request, &knowledge.around(request).await),
+            Self::Authorizer => match &knowledge.policy.guard {
+                Some(guard) => authorize::decide(request, guard, |namespace, set| {
+                    knowledge.cluster.protection(namespace, set)
+                }),
+                // Registered by an operator that ran before, with the switch on.
+                None => AdmissionResponse::from(request),
+            },
+        }
+    }
+}
 
 #[derive(Debug)]
 struct Endpoint {
     metrics: Metrics,
-    around: Around,
+    knowledge: Knowledge,
     places: Semaphore,
 }
 
 /// The routes of the endpoint.
-pub(crate) fn router(metrics: Metrics, around: Around) -> Router {
+pub(crate) fn router(metrics: Metrics, knowledge: Knowledge) -> Router {
     let endpoint = Arc::new(Endpoint {
         metrics,
-        around,
+        knowledge,
         places: Semaphore::new(MOST_REVIEWS),
     });
-    let answer = |webhook: &'static Webhook| {
+    let answer = |webhook: Webhook| {
         post(
             move |State(endpoint): State<Arc<Endpoint>>, request: Request| async move {
                 endpoint.answer(webhook, request).await
             },
         )
     };
-    Router::new()
-        .route(DEFAULTING_PATH, answer(&DEFAULTING))
-        .route(VALIDATING_PATH, answer(&VALIDATING))
+    Webhook::ALL
+        .into_iter()
+        .fold(Router::new(), |router, webhook| {
+            router.route(webhook.path(), answer(webhook))
+        })
         .with_state(endpoint)
 }
 
 impl Endpoint {
-    async fn answer(&self, webhook: &Webhook, request: Request) -> Response {
+    async fn answer(&self, webhook: Webhook, request: Request) -> Response {
         let answered = tokio::time::timeout(LIMIT, self.review(webhook, request)).await;
         let late = || {
             let seconds = LIMIT.as_secs();
@@ -125,7 +155,7 @@ impl Endpoint {
             }
             Err((code, message)) => {
                 warn!(
-                    webhook = webhook.name,
+                    webhook = webhook.name(),
                     code = code.as_u16(),
                     error = message,
                     "admission review not answered"
@@ -133,7 +163,7 @@ impl Endpoint {
                 ("unanswered", (code, message).into_response())
             }
         };
-        let webhook = webhook.name;
+        let webhook = webhook.name();
         self.metrics
             .reviews
             .get_or_create(&Labels { webhook, outcome })
@@ -143,7 +173,7 @@ impl Endpoint {
 
     async fn review(
         &self,
-        webhook: &Webhook,
+        webhook: Webhook,
         request: Request,
     ) -> Result<AdmissionResponse, (StatusCode, String)> {
         let bad = |message: String| (StatusCode::BAD_REQUEST, message);
@@ -170,14 +200,14 @@ impl Endpoint {
         let request: review::Request = read
             .try_into()
             .map_err(|_| bad("the AdmissionReview carries no request".to_owned()))?;
-        let answer = (webhook.review)(&request, &self.around);
+        let answer = webhook.review(&request, &self.knowledge).await;
         let (namespace, name) = (
             request.namespace.as_deref().unwrap_or_default(),
             &request.name,
         );
         if answer.allowed {
             debug!(
-                webhook = webhook.name,
+                webhook = webhook.name(),
                 namespace,
                 name,
                 patched = answer.patch.is_some(),
@@ -186,10 +216,7 @@ impl Endpoint {
         } else {
             let error = &answer.result.message;
             // The author has been told; anybody who reaches the port could fill the log.
-            debug!(
-                webhook = webhook.name,
-                namespace, name, error, "refused a PodCliqueSet"
-            );
+            debug!(webhook = webhook.name(), namespace, name, error, "refused");
         }
         Ok(answer)
     }
@@ -205,17 +232,50 @@ fn written(answer: AdmissionResponse) -> Response {
 #[cfg(test)]
 mod tests {
     use axum::body::Body;
+    use futures::future::BoxFuture;
     use http_body_util::BodyExt;
     use serde_json::{Value, json};
     use tower::ServiceExt;
 
     use super::*;
+    use crate::admission::authorize::{Guard, Protection};
+    use crate::admission::knowledge::{Look, Policy};
+    use crate::admission::rules::backend::Queue;
+    use crate::admission::rules::topology::Binding;
+
+    /// A cluster where a binding is absent, and everything protected.
+    #[derive(Debug)]
+    struct Elsewhere;
+
+    impl Look for Elsewhere {
+        fn binding<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Binding> {
+            Box::pin(async { Binding::Absent })
+        }
+
+        fn volcano_queue<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Queue> {
+            Box::pin(async { Queue::Absent })
+        }
+
+        fn protection(&self, _: &str, _: &str) -> Protection {
+            Protection::On
+        }
+    }
+
+    fn knowledge() -> Knowledge {
+        Knowledge {
+            policy: Policy {
+                guard: Some(Guard::default()),
+                ..Policy::default()
+            },
+            cluster: Arc::new(Elsewhere),
+        }
+    }
 
     async fn ask(path: &str, body: Vec<u8>) -> (u16, Value, String) {
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
         let request = Request::post(path).body(Body::from(body)).unwrap();
-        let response = router(metrics, Around::default())
+        let response = router(metrics, knowledge())
             .oneshot(request)
             .await
             .unwrap();
@@ -271,6 +331,39 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn answers_know_what_is_in_the_cluster() {
+        let text = String::from_utf8(review(1)).unwrap();
+        let mut constrained: Value = serde_json::from_str(&text).unwrap();
+        constrained["request"]["object"]["spec"]["template"]["topologyConstraint"] =
+            json!({"topologyName": "t", "pack": {"required": "rack"}});
+        let (_, answer, _) = ask(VALIDATING_PATH, constrained.to_string().into_bytes()).await;
+        let cause = &answer["response"]["status"]["details"]["causes"][0];
+        assert_eq!(
+            cause["field"],
+            "spec.template.topologyConstraint.topologyName"
+        );
+        assert!(
+            cause["message"]
+                .as_str()
+                .unwrap()
+                .contains("there is no ClusterTopologyBinding of that name"),
+            "{cause}"
+        );
+        let write = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
+            "uid": "one", "operation": "DELETE", "userInfo": {"username": "eve"}, "name": "s-0", "namespace": "ns", "object": null,
+            "kind": {"group": "", "version": "v1", "kind": "Service"},
+            "resource": {"group": "", "version": "v1", "resource": "services"},
+            "oldObject": {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s-0", "labels": {"app.kubernetes.io/part-of": "s"}}},
+        }});
+        let (_, answer, metrics) = ask(AUTHORIZER_PATH, write.to_string().into_bytes()).await;
+        assert_eq!(answer["response"]["status"]["code"], 403, "{answer}");
+        assert!(
+            metrics.contains("webhook=\"authorizer\",outcome=\"refused\"} 1"),
+            "{metrics}"
+        );
+    }
+
+    #[tokio::test]
     async fn what_is_no_review_or_too_large_is_answered_with_a_reason() {
         let (status, answer, metrics) = ask(VALIDATING_PATH, b"{}".to_vec()).await;
         assert_eq!(status, 400);
@@ -304,7 +397,7 @@ mod tests {
             Result<bytes::Bytes, std::io::Error>,
         >());
         let request = Request::post(VALIDATING_PATH).body(never).unwrap();
-        let response = router(metrics, Around::default())
+        let response = router(metrics, knowledge())
             .oneshot(request)
             .await
             .unwrap();

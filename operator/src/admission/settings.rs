@@ -2,9 +2,14 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use anyhow::Context as _;
 use clap::Args;
 use coppice_runtime::tls::TlsArgs;
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
+use kube::api::PostParams;
+use kube::{Api, Client};
 
+use super::authorize::Guard;
 use super::register::Address;
 
 /// Flags about admission.
@@ -39,10 +44,27 @@ pub(crate) struct AdmissionArgs {
         value_name = "ADDRESS:PORT"
     )]
     pub(crate) webhook_address: SocketAddr,
+    /// Refuse writes to objects that the operator manages by anybody but itself and --authorizer-exempt; the annotation
+    /// grove.io/disable-managed-resource-protection of a set lifts that for it. Needs --webhook-service or --webhook-url-host
+    #[arg(long, env = "COPPICE_AUTHORIZER", default_value_t = false, action = clap::ArgAction::Set, value_name = "BOOL")]
+    pub(crate) authorizer: bool,
+    /// Full names of users who may change managed objects beside the operator
+    #[arg(long = "authorizer-exempt", env = "COPPICE_AUTHORIZER_EXEMPT", value_delimiter = ',', default_values_t = EXEMPT.map(str::to_owned), value_name = "USER")]
+    pub(crate) authorizer_exempt: Vec<String>,
     /// The certificate.
     #[command(flatten)]
     pub(crate) tls: TlsArgs,
 }
+
+/// Parts of Kubernetes that write to managed objects: whoever collects garbage removes finalizers, and so on. As upstream's
+/// chart.
+const EXEMPT: [&str; 5] = [
+    "system:serviceaccount:kube-system:generic-garbage-collector",
+    "system:serviceaccount:kube-system:horizontal-pod-autoscaler",
+    "system:kube-controller-manager",
+    "system:serviceaccount:kai-scheduler:pod-grouper",
+    "system:serviceaccount:kai-scheduler:binder",
+];
 
 /// Upstream's port.
 pub(crate) const PORT: u16 = 9443;
@@ -58,6 +80,31 @@ pub(crate) enum Reach {
 }
 
 impl AdmissionArgs {
+    /// Who may change managed objects; nothing where everybody may.
+    ///
+    /// # Errors
+    /// The server cannot say who the operator is, or nobody would ask.
+    pub(crate) async fn guard(&self, client: &Client) -> anyhow::Result<Option<Guard>> {
+        if !self.authorizer {
+            return Ok(None);
+        }
+        anyhow::ensure!(
+            self.reach()?.is_some(),
+            "--authorizer=true needs --webhook-service or --webhook-url-host: without webhooks nobody asks"
+        );
+        let api: Api<SelfSubjectReview> = Api::all(client.clone());
+        let review = api
+            .create(&PostParams::default(), &SelfSubjectReview::default())
+            .await
+            .context("cannot ask the API server for the operator's own user name")?;
+        let own = review.status.and_then(|status| status.user_info);
+        let own = own.and_then(|user| user.username);
+        Ok(Some(Guard {
+            own: own.context("the API server does not say who the operator is")?,
+            exempt: self.authorizer_exempt.iter().cloned().collect(),
+        }))
+    }
+
     /// How the webhooks are reached; nothing when admission is off.
     ///
     /// # Errors

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use coppice_operator_api::names;
 use coppice_operator_plan::ids::PodUid;
 use coppice_runtime::lease::Tenure;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -291,6 +292,28 @@ impl Writer {
         };
         let request = request::<K>(namespace).patch(name, &parameters, &Patch::Merge(patch));
         self.send("patch", kind, name, request).await
+    }
+
+    /// Takes the operator's gate off a pod; gates of others stay.
+    pub(crate) async fn lift_gate<V: DeserializeOwned>(
+        &self,
+        namespace: &str,
+        name: &str,
+        uid: &PodUid,
+    ) -> Result<V, WriteError> {
+        let gate = serde_json::json!({"$patch": "delete", "name": names::SCHEDULING_GATE});
+        // Another pod of the same name is not meant.
+        let patch = serde_json::json!({"metadata": {"uid": uid.as_str()}, "spec": {"schedulingGates": [gate]}});
+        let parameters = PatchParams {
+            field_manager: Some(FIELD_MANAGER.to_owned()),
+            ..PatchParams::default()
+        };
+        let request = request::<k8s_openapi::api::core::v1::Pod>(namespace).patch(
+            name,
+            &parameters,
+            &Patch::Strategic(&patch),
+        );
+        self.send("patch", Kind::Pod, name, request).await
     }
 
     /// Deletes an object with that uid; one that is gone, or is another one by now, counts as deleted.

@@ -7,7 +7,9 @@ use tracing::info;
 
 use super::GangBackend;
 use super::gated::{Gated, GatedArgs};
+use super::kai::Kai;
 use super::native::Native;
+use super::volcano::Volcano;
 
 /// The backend asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -18,6 +20,10 @@ pub(crate) enum Choice {
     Native,
     /// Scheduling gates and an own placement planner, any version.
     Gated,
+    /// The KAI scheduler, 0.15 or later, which has to run in the cluster.
+    Kai,
+    /// The Volcano scheduler, 1.14 or later, which has to run in the cluster.
+    Volcano,
 }
 
 /// Why there is no backend.
@@ -26,6 +32,17 @@ pub(crate) enum DiscoveryError {
     /// The server was not reached.
     #[error("cannot ask the API server what it serves")]
     Server(#[source] kube::Error),
+    /// Another scheduler was asked for and is not there.
+    #[error(
+        "gang backend `{backend}` needs podgroups of {group_version}, which this API server does not serve: install the scheduler, or use \
+         another --gang-backend"
+    )]
+    NoScheduler {
+        /// The backend.
+        backend: &'static str,
+        /// What it needs.
+        group_version: &'static str,
+    },
     /// `native` was asked for and is not there.
     #[error(
         "gang backend `native` needs {missing} of scheduling.k8s.io/v1alpha3, which this API server does not serve: \
@@ -49,26 +66,45 @@ pub(crate) async fn choose(
     choice: Choice,
     gated: GatedArgs,
 ) -> Result<Arc<dyn GangBackend>, DiscoveryError> {
-    if choice == Choice::Gated {
-        return Ok(Arc::new(Gated::new(gated)));
-    }
-    let served = match client.list_api_group_resources(GROUP_VERSION).await {
-        Ok(list) => list
-            .resources
-            .into_iter()
-            .map(|resource| resource.name)
-            .collect(),
-        Err(kube::Error::Api(status)) if status.code == 404 => Vec::new(),
-        Err(error) => return Err(DiscoveryError::Server(error)),
+    let other: Option<(Arc<dyn GangBackend>, &'static str)> = match choice {
+        Choice::Gated => return Ok(Arc::new(Gated::new(gated))),
+        Choice::Kai => Some((Arc::new(Kai), "scheduling.run.ai/v2alpha2")),
+        Choice::Volcano => Some((Arc::new(Volcano), "scheduling.volcano.sh/v1beta1")),
+        Choice::Auto | Choice::Native => None,
     };
+    if let Some((backend, group_version)) = other {
+        let served = served(client, group_version).await?;
+        if !served.iter().any(|name| name == "podgroups") {
+            return Err(DiscoveryError::NoScheduler {
+                backend: backend.name(),
+                group_version,
+            });
+        }
+        info!(backend = backend.name(), "gangs are placed");
+        return Ok(backend);
+    }
+    let served = served(client, GROUP_VERSION).await?;
     let missing = NEEDED
         .into_iter()
         .find(|needed| !served.iter().any(|name| name == needed));
     let backend: Arc<dyn GangBackend> = match (missing, choice) {
         (None, _) => Arc::new(Native),
         (Some(missing), Choice::Native) => return Err(DiscoveryError::NotServed { missing }),
-        (Some(_), Choice::Auto | Choice::Gated) => Arc::new(Gated::new(gated)),
+        (Some(_), _) => Arc::new(Gated::new(gated)),
     };
     info!(backend = backend.name(), "gangs are placed");
     Ok(backend)
+}
+
+/// Names of the resources that the server serves in a version of a group.
+async fn served(client: &Client, group_version: &str) -> Result<Vec<String>, DiscoveryError> {
+    match client.list_api_group_resources(group_version).await {
+        Ok(list) => Ok(list
+            .resources
+            .into_iter()
+            .map(|resource| resource.name)
+            .collect()),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
+        Err(error) => Err(DiscoveryError::Server(error)),
+    }
 }

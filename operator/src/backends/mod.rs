@@ -9,20 +9,27 @@
 
 pub(crate) mod discovery;
 pub(crate) mod gated;
+pub(crate) mod kai;
 pub(crate) mod native;
+#[cfg(test)]
+pub(crate) mod testing;
+pub(crate) mod volcano;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use coppice_operator_api::{PodGang, names};
 use coppice_operator_plan::gang::Gang;
 use coppice_operator_plan::ids::{CliqueId, GangId, PodIndex, PodUid};
 use coppice_operator_plan::observed::{Lane, Replica};
 use coppice_operator_plan::replica::Plan;
 use coppice_operator_plan::status::gang::is_floor_scheduled;
 use futures::future::BoxFuture;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodSchedulingGate, PodSpec};
 use k8s_openapi::api::scheduling::v1alpha3::{CompositePodGroup, PodGroup, Workload};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::apply::Writer;
@@ -91,6 +98,46 @@ pub(crate) enum PlacementObject {
     Composite(Box<CompositePodGroup>),
 }
 
+/// A scheduler's own object for a gang.
+#[derive(Clone, Debug)]
+pub(crate) enum GangObject {
+    /// For the KAI scheduler.
+    Kai(Box<kai::KaiPodGroup>),
+    /// For the Volcano scheduler.
+    Volcano(Box<volcano::VolcanoPodGroup>),
+}
+
+/// Why a gang cannot be told to a scheduler.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Unmappable(pub(crate) String);
+
+/// Pods of a gang's floor.
+fn floor(gang: &PodGang) -> i32 {
+    gang.spec
+        .pod_groups
+        .iter()
+        .fold(0, |sum: i32, group| sum.saturating_add(group.min_replicas))
+}
+
+/// Sends a pod to a scheduler, behind a gate; those of the template stay.
+fn gate(pod: &mut Pod, scheduler: &str) {
+    let spec = pod.spec.get_or_insert_default();
+    spec.scheduler_name = Some(scheduler.to_owned());
+    hold(spec);
+}
+
+/// Puts the operator's gate on a pod.
+fn hold(spec: &mut PodSpec) {
+    let gate = PodSchedulingGate {
+        name: names::SCHEDULING_GATE.to_owned(),
+    };
+    let gates = spec.scheduling_gates.get_or_insert_default();
+    if !gates.contains(&gate) {
+        gates.push(gate);
+    }
+}
+
 /// What a backend's own task works with. It writes only through `writer`, which refuses when the tenure is over.
 #[derive(Clone)]
 pub(crate) struct Companion {
@@ -116,6 +163,30 @@ pub(crate) trait GangBackend: Debug + Send + Sync {
     /// Value of the label `grove.io/scheduler-name` on PodGangs.
     fn scheduler(&self) -> &'static str {
         coppice_operator_api::defaults::SCHEDULER_NAME
+    }
+
+    /// Kind of the object that the scheduler itself has for each PodGang, where it has one. Its pods wait behind a gate until
+    /// that object is there.
+    fn gang_kind(&self) -> Option<Kind> {
+        None
+    }
+
+    /// Adds to a PodGang what the scheduler wants to find there.
+    fn complete_gang(&self, _set: &Validated, _gang: &mut PodGang) {}
+
+    /// The scheduler's own object for a PodGang that is there; nothing: it stays as it is. `held` is the spec of the one that
+    /// is there.
+    ///
+    /// # Errors
+    /// The gang cannot be told to the scheduler.
+    fn gang_object(
+        &self,
+        _set: &Validated,
+        _gang: &PodGang,
+        _owner: OwnerReference,
+        _held: Option<&Value>,
+    ) -> Result<Option<GangObject>, Unmappable> {
+        Ok(None)
     }
 
     /// Whether the index must watch PodGroups, CompositePodGroups and Workloads.

@@ -132,9 +132,12 @@ pub(crate) fn code_of(kind: Kind) -> ErrorCode {
     match kind {
         Kind::Set | Kind::Clique => ErrorCode::CreateOrUpdatePodClique,
         Kind::Group => ErrorCode::SyncScalingGroup,
-        Kind::Gang | Kind::PodGroup | Kind::CompositePodGroup | Kind::Workload => {
-            ErrorCode::CreateOrPatchPodGang
-        }
+        Kind::Gang
+        | Kind::PodGroup
+        | Kind::CompositePodGroup
+        | Kind::Workload
+        | Kind::KaiPodGroup
+        | Kind::VolcanoPodGroup => ErrorCode::CreateOrPatchPodGang,
         Kind::Pod => ErrorCode::CreatePod,
         Kind::Service => ErrorCode::SyncService,
         Kind::Autoscaler => ErrorCode::SyncHpa,

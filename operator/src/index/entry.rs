@@ -103,7 +103,9 @@ impl Shelf {
             | Kind::RoleBinding
             | Kind::Workload
             | Kind::Claim
-            | Kind::ComputeDomain => self
+            | Kind::ComputeDomain
+            | Kind::KaiPodGroup
+            | Kind::VolcanoPodGroup => self
                 .plain
                 .remove(&(kind, Arc::from(name)))
                 .map(Record::Plain),

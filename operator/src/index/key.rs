@@ -53,6 +53,8 @@ pub(crate) enum Kind {
     /// Read, never written.
     ClaimTemplate,
     ComputeDomain,
+    KaiPodGroup,
+    VolcanoPodGroup,
 }
 
 impl Kind {
@@ -75,6 +77,8 @@ impl Kind {
             Self::Claim => "ResourceClaim",
             Self::ClaimTemplate => "ResourceClaimTemplate",
             Self::ComputeDomain => "ComputeDomain",
+            Self::KaiPodGroup => "PodGroup of scheduling.run.ai",
+            Self::VolcanoPodGroup => "PodGroup of scheduling.volcano.sh",
         }
     }
 }

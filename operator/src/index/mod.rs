@@ -177,6 +177,11 @@ impl Index {
         self.inner.lock().bindings.keys().cloned().collect()
     }
 
+    /// Levels of a ClusterTopologyBinding.
+    pub(crate) fn levels(&self, binding: &str) -> Option<Arc<[Level]>> {
+        self.inner.lock().bindings.get(binding).cloned()
+    }
+
     /// A kind that not every cluster has is there, or is not. Whoever waited for it looks again.
     pub(crate) fn set_served(&self, kind: Kind, is_served: bool) {
         let mut inner = self.inner.lock();
@@ -503,6 +508,13 @@ impl Index {
         *slot = Some(summary);
         drop(inner);
         self.queue.mark_after(&Unit::Set(set.clone()), GATHER);
+    }
+
+    /// The set itself.
+    pub(crate) fn set_object(&self, key: &SetKey) -> Option<Arc<PodCliqueSet>> {
+        let inner = self.inner.lock();
+        let record = inner.sets.get(key)?.set.as_ref()?;
+        Some(Arc::clone(&record.object))
     }
 
     /// A copy of the set's entry without its replicas' objects.

@@ -16,6 +16,8 @@ use std::collections::BTreeMap;
 
 use coppice_operator_api::{PodClique, PodCliqueScalingGroup, PodGang};
 
+use crate::backends::kai::KaiPodGroup;
+use crate::backends::volcano::VolcanoPodGroup;
 use crate::build::compute_domain::ComputeDomain;
 
 /// Declares a view of a Kubernetes kind: its metadata, and the named fields.
@@ -117,6 +119,14 @@ view! {
 view! {
     /// A ComputeDomain.
     DomainView of ComputeDomain { spec: Raw }
+}
+view! {
+    /// A PodGroup of the KAI scheduler.
+    KaiGroupView of KaiPodGroup { spec: Raw }
+}
+view! {
+    /// A PodGroup of the Volcano scheduler.
+    VolcanoGroupView of VolcanoPodGroup { spec: Raw }
 }
 view! {
     /// A pod.

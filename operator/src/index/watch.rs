@@ -21,9 +21,11 @@ use super::record::{
 };
 use super::view::{
     AccountView, AutoscalerView, BindingView, ClaimView, CliqueView, CompositeView, DomainView,
-    GangView, GroupView, PodGroupView, PodView, RoleView, ServiceView, WorkloadView,
+    GangView, GroupView, KaiGroupView, PodGroupView, PodView, RoleView, ServiceView,
+    VolcanoGroupView, WorkloadView,
 };
 use super::{Index, Source};
+use crate::backends::GangBackend;
 
 /// A kind that the index keeps: how a view becomes a record.
 pub(crate) trait Filed:
@@ -64,6 +66,8 @@ filed! {
     WorkloadView as Workload: |view| Record::Plain(PlainRecord::of(&view.metadata, None));
     ClaimView as Claim: |view| Record::Plain(PlainRecord::of(&view.metadata, None));
     DomainView as ComputeDomain: |view| Record::Plain(PlainRecord::of(&view.metadata, Some(&view.spec)));
+    KaiGroupView as KaiPodGroup: |view| Record::Plain(PlainRecord::of(&view.metadata, Some(&view.spec)));
+    VolcanoGroupView as VolcanoPodGroup: |view| Record::Plain(PlainRecord::of(&view.metadata, Some(&view.spec)));
 }
 
 impl Index {
@@ -101,7 +105,7 @@ pub(crate) fn start(
     client: &Client,
     index: &Arc<Index>,
     namespaces: &[String],
-    with_groups: bool,
+    backend: &dyn GangBackend,
 ) -> Progress {
     let mut progress = Progress::default();
     let places: Vec<Option<String>> = match namespaces {
@@ -139,7 +143,12 @@ pub(crate) fn start(
         // Not every cluster has them.
         watches.start::<ClaimView>(&mut progress);
         watches.start::<DomainView>(&mut progress);
-        if with_groups {
+        match backend.gang_kind() {
+            Some(Kind::KaiPodGroup) => watches.start::<KaiGroupView>(&mut progress),
+            Some(Kind::VolcanoPodGroup) => watches.start::<VolcanoGroupView>(&mut progress),
+            _ => {}
+        }
+        if backend.has_groups() {
             watches.start::<PodGroupView>(&mut progress);
             watches.start::<CompositeView>(&mut progress);
             watches.start::<WorkloadView>(&mut progress);

@@ -62,7 +62,7 @@ async fn create(
 }
 
 /// The refusal of the API server.
-fn refusal<T: std::fmt::Debug>(answer: kube::Result<T>) -> Result<Status> {
+pub(crate) fn refusal<T: std::fmt::Debug>(answer: kube::Result<T>) -> Result<Status> {
     match answer {
         Err(kube::Error::Api(status)) => Ok(*status),
         other => anyhow::bail!("not refused: {other:?}"),

@@ -8,6 +8,7 @@ mod contention;
 mod faults;
 mod gangs;
 mod gated;
+mod guard;
 mod lifecycle;
 mod mnnvl;
 mod order;

@@ -11,21 +11,24 @@
 //!   admission; what it lets through, the planner's own types take (a property test looks for gaps).
 //! - **[`check`]**, here: the above and everything else that one object alone shows to be wrong.
 //! - **[`update`]**, here: what may not change.
-//! - **Nowhere yet**: whether a ClusterTopologyBinding, a PriorityClass or a ResourceClaimTemplate exists. A refusal would depend on
-//!   the order in which files are applied; the operator's conditions say it.
+//! - **[`check_new`]**, here: what new sets have to keep to beside that, as far as it depends on the cluster: whether their
+//!   ClusterTopologyBinding exists and has the levels they name, whether MNNVL is on.
+//! - **Nowhere**: whether a PriorityClass or a ResourceClaimTemplate exists. A refusal would depend on the order in which files
+//!   are applied; the operator's conditions say it.
 //!
 //! Stricter than upstream: names are DNS labels (they become host names, which hold no dots), an autoscaler's metrics are looked at
 //! (else the server refuses it later, and nothing of the set is ever created), derived names may not meet or grow too long.
 //! Kinder than upstream: `minReplicas: 0` where the autoscaler can wake from it, and `restartPolicy` other than Always without a
 //! warning, because it is obeyed.
 
+pub(crate) mod backend;
 mod claims;
 mod metadata;
 mod names;
 mod pods;
 mod scaling;
 mod start;
-mod topology;
+pub(crate) mod topology;
 pub(crate) mod update;
 
 use std::collections::BTreeMap;
@@ -33,10 +36,9 @@ use std::collections::BTreeMap;
 use coppice_operator_api::pod_clique_set::{CliqueStartupType, PodCliqueTemplateSpec};
 use coppice_operator_api::{PodCliqueSet, defaults};
 
+use self::backend::Queue;
+use self::topology::Binding;
 use super::field::FieldError;
-
-/// Schedulers that need a backend of their own, which this version does not have. Under them pods would start one by one.
-const OTHER_BACKENDS: [&str; 3] = ["kai-scheduler", "volcano", "lpx-scheduler"];
 
 /// What keeps the set from being planned.
 pub(crate) fn plannable(set: &PodCliqueSet) -> Vec<FieldError> {
@@ -73,11 +75,11 @@ pub(crate) fn plannable(set: &PodCliqueSet) -> Vec<FieldError> {
 }
 
 /// Everything that is wrong with the set.
-pub(crate) fn check(set: &PodCliqueSet) -> Vec<FieldError> {
+pub(crate) fn check(set: &PodCliqueSet, around: &Around) -> Vec<FieldError> {
     let mut errors = plannable(set);
     names::check_lengths(set, &mut errors);
     roles(set, &mut errors);
-    schedulers(set, &mut errors);
+    backend::check(set, around, &mut errors);
     for (position, clique) in set.spec.template.cliques.iter().enumerate() {
         let path = clique_path(position);
         metadata::labels(
@@ -110,20 +112,44 @@ pub(crate) fn check(set: &PodCliqueSet) -> Vec<FieldError> {
 pub(crate) struct Around {
     /// ComputeDomains are made.
     pub(crate) auto_mnnvl: bool,
+    /// The ClusterTopologyBinding that the set names.
+    pub(crate) binding: Binding,
+    /// The scheduler that gangs are sent to by a backend of its own; absent: the stock one, or whichever a set names.
+    pub(crate) scheduler: Option<&'static str>,
+    /// The Queue of the Volcano scheduler that the set comes to.
+    pub(crate) queue: Queue,
 }
 
 /// Rules for new sets alone, beside [`check`].
 pub(crate) fn check_new(set: &PodCliqueSet, around: &Around) -> Vec<FieldError> {
     let mut errors = Vec::new();
     metadata::mnnvl(set, around.auto_mnnvl, &mut errors);
-    topology::check(set, &mut errors);
+    errors.extend(check_topology(set, around));
+    errors
+}
+
+/// What may not change, beside [`update::check`], as far as it depends on who places gangs.
+pub(crate) fn check_queue(
+    old: &PodCliqueSet,
+    new: &PodCliqueSet,
+    around: &Around,
+) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    backend::check_update(old, new, around, &mut errors);
+    errors
+}
+
+/// The rules about constraints among those for new sets.
+pub(crate) fn check_topology(set: &PodCliqueSet, around: &Around) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    topology::check(set, &around.binding, &mut errors);
     errors
 }
 
 /// What is accepted and has no effect.
-pub(crate) fn warnings(set: &PodCliqueSet) -> Vec<String> {
+pub(crate) fn warnings(set: &PodCliqueSet, around: &Around) -> Vec<String> {
     let template = &set.spec.template;
-    let mut warnings = Vec::new();
+    let mut warnings = topology::warnings(set, &around.binding);
     if template.startup_type != CliqueStartupType::Explicit {
         let positions = template.cliques.iter().enumerate();
         let idle = positions
@@ -204,28 +230,6 @@ fn scheduler(clique: &PodCliqueTemplateSpec) -> &str {
     named
         .filter(|name| !name.is_empty())
         .unwrap_or(defaults::SCHEDULER_NAME)
-}
-
-fn schedulers(set: &PodCliqueSet, errors: &mut Vec<FieldError>) {
-    let cliques = &set.spec.template.cliques;
-    let Some(first) = cliques.first() else {
-        return;
-    };
-    for (position, clique) in cliques.iter().enumerate() {
-        let field = format!("{}.spec.podSpec.schedulerName", clique_path(position));
-        let name = scheduler(clique);
-        if OTHER_BACKENDS.contains(&name) {
-            let rule = "this version of the operator cannot have gangs placed by that scheduler: leave schedulerName out";
-            errors.push(FieldError::invalid(field, name, rule));
-        } else if name != scheduler(first) {
-            let rule = format!(
-                "must be the same for all cliques, and clique {} goes to {}: a gang is placed by one scheduler",
-                first.name,
-                scheduler(first)
-            );
-            errors.push(FieldError::invalid(field, name, rule));
-        }
-    }
 }
 
 fn clique_path(position: usize) -> String {

@@ -62,9 +62,16 @@ fn edited(edits: &[(&str, Value)]) -> PodCliqueSet {
     serde_json::from_value(set).unwrap()
 }
 
+fn check(set: &PodCliqueSet) -> Vec<FieldError> {
+    super::check(set, &Around::default())
+}
+
 /// Rules for new sets where MNNVL is on.
 fn check_new(set: &PodCliqueSet) -> Vec<FieldError> {
-    let around = Around { auto_mnnvl: true };
+    let around = Around {
+        auto_mnnvl: true,
+        ..Around::default()
+    };
     super::check_new(set, &around)
 }
 
@@ -135,6 +142,166 @@ fn topology_names() {
     assert_eq!(siblings.len(), 2, "{siblings:?}");
     assert!(siblings[0].contains("cliques[1]") && siblings[0].contains("must be t"));
     assert!(siblings[1].contains("cliques[2]") && siblings[1].contains("Required"));
+}
+
+/// Zone, rack, host.
+fn levels() -> Binding {
+    let levels = ["zone", "rack", "host"].map(|name| (Arc::from(name), Arc::from("key")));
+    Binding::Levels(levels.into())
+}
+
+fn under(binding: Binding, edits: &[(&str, Value)]) -> Vec<String> {
+    let around = Around {
+        binding,
+        ..Around::default()
+    };
+    texts(&check_topology(&edited(edits), &around))
+}
+
+#[test]
+fn the_binding_exists_and_has_every_domain() {
+    assert_eq!(under(levels(), &[]), [""; 0]);
+    let field = "spec.template.topologyConstraint.topologyName";
+    let cliques = [
+        ("topologyConstraint", Value::Null),
+        (
+            "cliques.0.topologyConstraint",
+            json!({"topologyName": "u", "pack": {"required": "rack"}}),
+        ),
+    ];
+    // Always at the set's field, as upstream, also where a clique names it.
+    assert_eq!(
+        under(Binding::Absent, &cliques),
+        [format!(
+            "{field}: Invalid value: \"u\": there is no ClusterTopologyBinding of that name: create it first, or name another"
+        )]
+    );
+    assert_eq!(
+        under(Binding::Unreadable("no right".to_owned()), &[]),
+        [format!(
+            "{field}: Internal error: ClusterTopologyBinding t cannot be read: no right"
+        )]
+    );
+    let none = [("topologyConstraint", Value::Null)];
+    assert_eq!(under(Binding::Absent, &none), [""; 0]);
+    let rule = "is no level of ClusterTopologyBinding t: name one of zone, rack, host";
+    let unknown = [
+        (
+            "topologyConstraint",
+            json!({"topologyName": "t", "packDomain": "row", "pack": {"preferred": "cage"}}),
+        ),
+        (
+            "podCliqueScalingGroups.0.topologyConstraint",
+            json!({"pack": {"required": "shelf"}}),
+        ),
+    ];
+    assert_eq!(
+        under(levels(), &unknown),
+        [
+            format!("spec.template.topologyConstraint.packDomain: Invalid value: \"row\": {rule}"),
+            format!(
+                "spec.template.topologyConstraint.pack.preferred: Invalid value: \"cage\": {rule}"
+            ),
+            format!(
+                "spec.template.podCliqueScalingGroups[0].topologyConstraint.pack.required: Invalid value: \"shelf\": {rule}"
+            ),
+        ]
+    );
+}
+
+#[test]
+fn what_is_inside_is_as_narrow_as_what_is_around_it() {
+    let set = |pack: Value| {
+        (
+            "topologyConstraint",
+            json!({"topologyName": "t", "pack": pack}),
+        )
+    };
+    let group = |pack: Value| {
+        (
+            "podCliqueScalingGroups.0.topologyConstraint",
+            json!({"pack": pack}),
+        )
+    };
+    let front = |pack: Value| ("cliques.0.topologyConstraint", json!({"pack": pack}));
+    let work = |pack: Value| ("cliques.2.topologyConstraint", json!({"pack": pack}));
+    let required = |domain: &str| json!({"required": domain});
+    let preferred = |domain: &str| json!({"preferred": domain});
+    for right in [
+        [
+            set(required("zone")),
+            group(required("rack")),
+            work(required("host")),
+        ],
+        [
+            set(required("rack")),
+            group(required("rack")),
+            work(required("rack")),
+        ],
+        // Of different kinds, they are not compared.
+        [
+            set(required("host")),
+            group(preferred("zone")),
+            front(preferred("rack")),
+        ],
+    ] {
+        assert_eq!(under(levels(), &right), [""; 0], "{right:?}");
+    }
+    let wrong = |edits: &[(&str, Value)], field: &str| {
+        let said = under(levels(), edits);
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(
+            said[0].starts_with(&format!("{field}: Invalid value:")),
+            "{said:?}"
+        );
+    };
+    let of_set = "spec.template.topologyConstraint";
+    let of_group = "spec.template.podCliqueScalingGroups[0].topologyConstraint";
+    wrong(&[set(required("rack")), front(required("zone"))], of_set);
+    wrong(&[set(required("rack")), group(required("zone"))], of_set);
+    wrong(
+        &[
+            set(required("zone")),
+            group(required("host")),
+            work(required("rack")),
+        ],
+        of_group,
+    );
+    wrong(
+        &[set(preferred("host")), front(preferred("rack"))],
+        &format!("{of_set}.pack.preferred"),
+    );
+    // `front` is no member of the group.
+    let beside = [
+        set(required("zone")),
+        group(required("host")),
+        front(required("rack")),
+    ];
+    assert_eq!(under(levels(), &beside), [""; 0]);
+}
+
+#[test]
+fn a_preference_broader_than_what_is_required_and_a_deprecated_field_are_warned_of() {
+    let warned = |constraint: Value| {
+        let around = Around {
+            binding: levels(),
+            ..Around::default()
+        };
+        warnings(&edited(&[("topologyConstraint", constraint)]), &around)
+    };
+    let pack = |required: &str, preferred: &str| json!({"topologyName": "t", "pack": {"required": required, "preferred": preferred}});
+    assert_eq!(warned(pack("zone", "rack")), [""; 0]);
+    assert_eq!(warned(pack("rack", "rack")), [""; 0]);
+    let said = warned(pack("rack", "zone"));
+    assert!(
+        said.len() == 1 && said[0].contains("broader than what is required"),
+        "{said:?}"
+    );
+    let said = warned(json!({"topologyName": "t", "packDomain": "rack"}));
+    assert!(
+        said.len() == 1 && said[0].contains("packDomain is deprecated"),
+        "{said:?}"
+    );
 }
 
 #[test]
@@ -417,7 +584,7 @@ fn one_scheduler_places_a_gang() {
             "cliques.1.spec.podSpec.schedulerName",
             json!("volcano"),
             &[&format!(
-                "{field} \"volcano\": this version of the operator cannot have gangs placed by that scheduler: leave schedulerName out"
+                "{field} \"volcano\": the operator does not have gangs placed by that scheduler: leave schedulerName out, or have the operator started with its --gang-backend"
             )],
         ),
         (
@@ -427,6 +594,77 @@ fn one_scheduler_places_a_gang() {
         ),
         ("cliques.1.spec.podSpec.schedulerName", json!(""), &[]),
     ]);
+}
+
+#[test]
+fn a_scheduler_of_its_own_is_the_only_one_and_wants_a_queue() {
+    let under = |scheduler: &'static str, queue: Queue, edits: &[(&str, Value)]| {
+        let around = Around {
+            scheduler: Some(scheduler),
+            queue,
+            ..Around::default()
+        };
+        texts(&super::check(&edited(edits), &around))
+    };
+    let kai = |edits: &[(&str, Value)]| under("kai-scheduler", Queue::Unasked, edits);
+    let queue = (
+        ".metadata.labels",
+        json!({"kai.scheduler/queue": "research"}),
+    );
+    assert_eq!(kai(std::slice::from_ref(&queue)), [""; 0]);
+    let other = ("cliques.0.spec.podSpec.schedulerName", json!("mine"));
+    let same = (
+        "cliques.1.spec.podSpec.schedulerName",
+        json!("kai-scheduler"),
+    );
+    let said = kai(&[queue, other, same]);
+    assert!(
+        said.len() == 1 && said[0].contains("gangs are placed by kai-scheduler here"),
+        "{said:?}"
+    );
+    assert!(kai(&[])[0].starts_with("metadata.labels.kai.scheduler/queue: Required value"));
+
+    let free = [("topologyConstraint", Value::Null)];
+    assert_eq!(under("volcano", Queue::Open, &free), [""; 0]);
+    let field = "metadata.annotations.scheduling.grove.io/volcano-queue";
+    for (queue, why) in [
+        (Queue::Absent, "there is no Volcano Queue"),
+        (
+            Queue::Shut("Closed".to_owned()),
+            "is Closed and takes no pods",
+        ),
+        (
+            Queue::Unreadable("no right".to_owned()),
+            "cannot be read: no right",
+        ),
+    ] {
+        let said = under("volcano", queue, &free);
+        assert!(
+            said.len() == 1 && said[0].starts_with(field) && said[0].contains(why),
+            "{said:?}"
+        );
+    }
+    let constrained = under("volcano", Queue::Open, &[]);
+    assert!(
+        constrained[0].starts_with("spec.template.topologyConstraint: Forbidden"),
+        "{constrained:?}"
+    );
+}
+
+#[test]
+fn a_queue_stays() {
+    let set = |queue: &str| edited(&[(".metadata.labels", json!({"kai.scheduler/queue": queue}))]);
+    let around = |scheduler| Around {
+        scheduler,
+        ..Around::default()
+    };
+    let changed = |scheduler| check_queue(&set("a"), &set("b"), &around(scheduler)).len();
+    assert_eq!(changed(Some("kai-scheduler")), 1);
+    assert_eq!(changed(None), 0);
+    assert_eq!(
+        check_queue(&set("a"), &set("a"), &around(Some("kai-scheduler"))),
+        []
+    );
 }
 
 #[test]
@@ -482,7 +720,12 @@ fn start_order() {
         [""; 0],
         "they count only where the type says so"
     );
-    assert_eq!(warnings(&elsewhere).len(), 3, "{:?}", warnings(&elsewhere));
+    assert_eq!(
+        warnings(&elsewhere, &Around::default()).len(),
+        3,
+        "{:?}",
+        warnings(&elsewhere, &Around::default())
+    );
 }
 
 #[test]
@@ -732,7 +975,11 @@ fn mnnvl_groups_are_names_and_need_the_feature() {
             ".metadata.annotations",
             json!({"grove.io/mnnvl-group": value}),
         )]);
-        texts(&super::check_new(&set, &Around { auto_mnnvl }))
+        let around = Around {
+            auto_mnnvl,
+            ..Around::default()
+        };
+        texts(&super::check_new(&set, &around))
     };
     let field = "metadata.annotations.grove.io/mnnvl-group: Invalid value:";
     for good in ["none", "g", "train-2"] {

@@ -21,15 +21,14 @@ mod view;
 use std::sync::Arc;
 use std::time::Duration;
 
-use coppice_operator_api::names;
 use coppice_operator_plan::gang::Gang;
 use futures::future::BoxFuture;
-use k8s_openapi::api::core::v1::{Pod, PodSchedulingGate};
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::scheduling::v1alpha3::Workload;
 
 use self::engine::Engine;
 use self::reasons::Reasons;
-use super::{Companion, GangBackend, Placement, PodPlace, ReplicaView};
+use super::{Companion, GangBackend, Placement, PodPlace, ReplicaView, hold};
 use crate::index::key::SetKey;
 use crate::validated::Validated;
 
@@ -88,15 +87,7 @@ impl GangBackend for Gated {
     }
 
     fn prepare_pod(&self, pod: &mut Pod, _: PodPlace<'_>) {
-        if let Some(spec) = &mut pod.spec {
-            let gate = PodSchedulingGate {
-                name: names::SCHEDULING_GATE.to_owned(),
-            };
-            let gates = spec.scheduling_gates.get_or_insert_default();
-            if !gates.contains(&gate) {
-                gates.push(gate);
-            }
-        }
+        hold(pod.spec.get_or_insert_default());
     }
 
     fn refusal(&self, view: ReplicaView<'_>, gang: &Gang) -> Option<String> {

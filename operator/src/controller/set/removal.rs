@@ -19,6 +19,8 @@ use kube::Resource;
 
 use super::apply;
 use crate::apply::{WriteError, Writer};
+use crate::backends::kai::KaiPodGroup;
+use crate::backends::volcano::VolcanoPodGroup;
 use crate::controller::Context;
 use crate::controller::domains;
 use crate::controller::errors::{Errors, code_of};
@@ -85,6 +87,8 @@ async fn remove(
         Kind::CompositePodGroup,
         Kind::Workload,
         Kind::Claim,
+        Kind::KaiPodGroup,
+        Kind::VolcanoPodGroup,
         Kind::RoleBinding,
         Kind::Role,
         Kind::ServiceAccount,
@@ -180,6 +184,16 @@ async fn delete_collection(
     match kind {
         // Sets are never deleted by us, templates not written, and domains have a way of their own.
         Kind::Set | Kind::ClaimTemplate | Kind::ComputeDomain => Ok(()),
+        Kind::KaiPodGroup => {
+            writer
+                .delete_collection::<KaiPodGroup>(kind, namespace, selector)
+                .await
+        }
+        Kind::VolcanoPodGroup => {
+            writer
+                .delete_collection::<VolcanoPodGroup>(kind, namespace, selector)
+                .await
+        }
         Kind::Claim => {
             writer
                 .delete_collection::<ResourceClaim>(kind, namespace, selector)
