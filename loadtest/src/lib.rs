@@ -1,4 +1,4 @@
-//! Load tests for LLM inference: schedules, an open-loop driver, simulated engines, a gateway and reports.
+//! Load tests for LLM inference: schedules, an open-loop driver, simulated engines, a gateway, simulations of policies and reports.
 //!
 //! Each sub-command of `coppice-loadtest` is a module with a `command` inside it: its arguments and `run`.
 //! The step model of an engine is the pure crate `coppice-engine`; this crate gives it sockets and a clock.
@@ -10,3 +10,4 @@ pub mod openai;
 pub mod report;
 pub mod schedule;
 pub mod serve;
+pub mod simulate;

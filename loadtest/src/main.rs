@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use coppice_loadtest::{drive, gateway, report, serve};
+use coppice_loadtest::{drive, gateway, report, serve, simulate};
 use coppice_runtime::telemetry::{self, LogArgs};
 
 /// Load tests and simulated engines for LLM inference.
@@ -24,6 +24,8 @@ enum Command {
     Gateway(gateway::command::Args),
     /// Send a schedule of requests, open loop, and measure
     Drive(Box<drive::command::Args>),
+    /// Ask what scaling policies would have done, on a virtual clock
+    Simulate(Box<simulate::command::Args>),
     /// Render a recorded run as text or HTML
     Report(report::command::Args),
 }
@@ -43,6 +45,7 @@ async fn run(logs: LogArgs, command: Command) -> anyhow::Result<ExitCode> {
         Command::Engine(args) => serve::command::run(args).await,
         Command::Gateway(args) => gateway::command::run(args).await,
         Command::Drive(args) => drive::command::run(*args).await,
+        Command::Simulate(args) => simulate::command::run(*args).await,
         Command::Report(args) => report::command::run(args).await,
     }
 }

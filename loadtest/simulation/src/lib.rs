@@ -12,6 +12,7 @@
 //! Every policy under [`policy`] other than our own is written from its published formula; what is left out of one is said where it is defined.
 
 mod agenda;
+mod bound;
 mod fleet;
 mod known;
 mod measure;
@@ -25,6 +26,7 @@ mod sight;
 mod unit;
 mod world;
 
+pub use bound::least_gpu_hours;
 pub use known::{Capacity, law_profile};
 pub use measure::{Judged, Measures, Quantiles, RoleMeasures};
 pub use outcome::{Ended, Fate, Life, Outcome, Target};

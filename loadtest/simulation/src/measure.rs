@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::bound::least_gpu_hours;
 use crate::outcome::{Ended, Fate, Life, Outcome, Target};
 use crate::world::{Objectives, Request, World};
 
@@ -75,6 +76,8 @@ pub struct Measures {
     pub goodput_per_second: f64,
     /// GPU-hours paid for: from binding to release, start-up and draining included.
     pub gpu_hours: f64,
+    /// GPU-hours that the work itself needs, see [`crate::least_gpu_hours`].
+    pub least_gpu_hours: f64,
     /// GPUs held on average.
     pub mean_gpus: f64,
     /// Most GPUs held at once.
@@ -178,6 +181,7 @@ impl Measures {
             bad_minutes: tally.bad_minutes(),
             goodput_per_second: per_second(tally.good),
             gpu_hours,
+            least_gpu_hours: least_gpu_hours(world, requests, duration),
             mean_gpus: levels.gpu_seconds / seconds.max(f64::MIN_POSITIVE),
             peak_gpus: levels.peak,
             good_per_gpu_hour: if gpu_hours > 0.0 {
@@ -448,10 +452,13 @@ mod tests {
     #[test]
     fn quantiles_are_values_that_occurred() {
         let quantiles = Quantiles::of((1..=200).map(f64::from).collect()).unwrap();
-        assert_eq!(
-            [quantiles.p50, quantiles.p95, quantiles.p99],
-            [100.0, 190.0, 198.0]
-        );
+        for (value, expected) in [
+            (quantiles.p50, 100.0),
+            (quantiles.p95, 190.0),
+            (quantiles.p99, 198.0),
+        ] {
+            assert!((value - expected).abs() < 1e-12, "{quantiles:?}");
+        }
         assert!(Quantiles::of(Vec::new()).is_none());
     }
 

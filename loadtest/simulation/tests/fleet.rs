@@ -1,4 +1,5 @@
 //! What holds of every run, whatever the scaling does.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 mod common;
 

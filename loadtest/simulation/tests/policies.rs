@@ -1,4 +1,5 @@
 //! What holds of every policy, and what our law does.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 mod common;
 
@@ -49,10 +50,13 @@ fn worlds() -> [(World, &'static [&'static str]); 2] {
     [(pool(), POOL), (disaggregated(), SPLIT)]
 }
 
+/// Eighteen minutes.
+const RUN: Duration = second(1_080);
+
 /// 10 requests/s, a step to 50, and back.
 fn step() -> Vec<Request> {
-    requests(4, 1_800, |second| {
-        if (600..1_200).contains(&second) {
+    requests(4, 1_080, |second| {
+        if (300..600).contains(&second) {
             50.0
         } else {
             10.0
@@ -62,7 +66,7 @@ fn step() -> Vec<Request> {
 
 #[test]
 fn no_policy_sees_the_future() {
-    let turn = second(700);
+    let turn = second(350);
     let full = step();
     let mut other: Vec<Request> = full
         .iter()
@@ -70,7 +74,7 @@ fn no_policy_sees_the_future() {
         .filter(|request| request.at < turn)
         .collect();
     other.extend(
-        requests(99, 1_800, |_| 90.0)
+        requests(99, 1_080, |_| 60.0)
             .into_iter()
             .filter(|request| request.at >= turn),
     );
@@ -81,7 +85,7 @@ fn no_policy_sees_the_future() {
     for (world, policies) in worlds() {
         for policy in policies {
             let [one, two] = [&full, &other].map(|requests| {
-                let outcome = under(policy, &world, requests, second(1_800));
+                let outcome = under(policy, &world, requests, RUN);
                 (before(&outcome.decisions), before(&outcome.targets))
             });
             assert_eq!(one, two, "{policy}");
@@ -90,47 +94,34 @@ fn no_policy_sees_the_future() {
 }
 
 #[test]
-fn every_policy_moves_under_a_step_and_stays_within_bounds() {
+fn every_policy_stays_within_bounds_and_nobody_beats_a_fleet_at_its_largest() {
     let requests = step();
     for (world, policies) in worlds() {
-        for policy in policies {
-            let outcome = under(policy, &world, &requests, second(1_800));
-            let wanted = outcome.decisions.iter().flat_map(|target| &target.units);
-            assert!(
-                wanted.clone().all(|units| (1..=16).contains(units)),
-                "{policy}"
-            );
-        }
-    }
-    let moved = |policy: &str| {
-        under(policy, &pool(), &requests, second(1_800))
-            .targets
-            .len()
-            > 1
-    };
-    for policy in ["coppice", "hpa-load", "token-aware", "dynamo", "slo-aware"] {
-        assert!(moved(policy), "{policy} did nothing");
-    }
-}
-
-#[test]
-fn nobody_serves_better_than_a_fleet_at_its_largest_from_the_start() {
-    let requests = step();
-    for (world, policies) in worlds() {
-        let attainment = |policy: &str| {
-            let outcome = under(policy, &world, &requests, second(1_800));
-            Measures::of(&world, &requests, &outcome, second(1_800)).attainment
+        let result = |policy: &str| {
+            let outcome = under(policy, &world, &requests, RUN);
+            let attainment = Measures::of(&world, &requests, &outcome, RUN).attainment;
+            (outcome, attainment)
         };
         let largest = if world.is_disaggregated() {
             "static:16+16"
         } else {
             "static:16"
         };
-        let best = attainment(largest);
+        let (_, best) = result(largest);
         assert!(best > 0.999, "{best}");
         for policy in policies {
-            let own = attainment(policy);
+            let (outcome, own) = result(policy);
             assert!(own <= best, "{policy} {own} {best}");
+            let wanted = outcome.decisions.iter().flat_map(|target| &target.units);
+            assert!(
+                wanted.clone().all(|units| (1..=16).contains(units)),
+                "{policy}"
+            );
+            let moves = ["coppice", "hpa-load", "token-aware", "dynamo", "slo-aware"];
+            assert!(
+                outcome.targets.len() > 1 || !moves.contains(policy),
+                "{policy} did nothing"
+            );
         }
     }
 }
@@ -139,8 +130,8 @@ fn nobody_serves_better_than_a_fleet_at_its_largest_from_the_start() {
 fn our_law_follows_a_step_and_comes_back() {
     let requests = step();
     for (world, _) in worlds() {
-        let outcome = under("coppice", &world, &requests, second(1_800));
-        let measures = Measures::of(&world, &requests, &outcome, second(1_800));
+        let outcome = under("coppice", &world, &requests, RUN);
+        let measures = Measures::of(&world, &requests, &outcome, RUN);
         let at = |when: u64| -> u32 {
             let target = outcome
                 .targets
@@ -149,8 +140,8 @@ fn our_law_follows_a_step_and_comes_back() {
                 .find(|target| target.at <= second(when));
             target.unwrap().units.iter().sum()
         };
-        assert!(at(660) > at(590), "{:?}", outcome.targets);
-        assert!(at(1_800) < at(1_190), "{:?}", outcome.targets);
+        assert!(at(360) > at(290), "{:?}", outcome.targets);
+        assert!(at(1_080) < at(590), "{:?}", outcome.targets);
         assert!(measures.attainment > 0.7, "{}", measures.attainment);
         assert_eq!(measures.aborted + measures.unfinished + measures.refused, 0);
     }
@@ -162,8 +153,8 @@ fn a_budget_is_kept_by_those_who_know_it() {
     for (world, _) in worlds() {
         let world = world.with_budget_gpus(Some(4));
         for policy in ["coppice", "dynamo-throughput"] {
-            let outcome = under(policy, &world, &requests, second(1_800));
-            let measures = Measures::of(&world, &requests, &outcome, second(1_800));
+            let outcome = under(policy, &world, &requests, RUN);
+            let measures = Measures::of(&world, &requests, &outcome, RUN);
             assert_eq!(measures.budget_violation_seconds, Some(0.0), "{policy}");
         }
     }

@@ -1,4 +1,5 @@
 //! Where theory knows the answer, the simulation gives it.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 mod common;
 

@@ -16,7 +16,7 @@ const BOTTOM: f64 = 30.0;
 
 /// What the values are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Quantity {
+pub(crate) enum Quantity {
     /// Counts of things, whole numbers.
     Count,
     /// Any number per second.
@@ -27,29 +27,29 @@ pub(super) enum Quantity {
 
 /// A chart.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Chart {
+pub(crate) struct Chart {
     /// What is shown, with its unit.
-    pub(super) title: String,
-    pub(super) quantity: Quantity,
-    pub(super) lines: Vec<Line>,
+    pub(crate) title: String,
+    pub(crate) quantity: Quantity,
+    pub(crate) lines: Vec<Line>,
     /// Horizontal lines with their labels.
-    pub(super) limits: Vec<(String, f64)>,
+    pub(crate) limits: Vec<(String, f64)>,
 }
 
 /// One line of a chart.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Line {
-    pub(super) name: String,
-    pub(super) look: Look,
+pub(crate) struct Line {
+    pub(crate) name: String,
+    pub(crate) look: Look,
     /// Values hold until the next point instead of changing evenly.
-    pub(super) steps: bool,
+    pub(crate) steps: bool,
     /// Seconds from the page's origin, and the value; none where nothing is known.
-    pub(super) points: Vec<(f64, Option<f64>)>,
+    pub(crate) points: Vec<(f64, Option<f64>)>,
 }
 
 /// How a line looks: its class in the style sheet, which gives colour, width and dashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Look {
+pub(crate) enum Look {
     /// What is asked for.
     Asked,
     /// What is there, shaded down to the axis.
@@ -67,7 +67,7 @@ pub(super) enum Look {
 }
 
 impl Look {
-    pub(super) fn class(self) -> &'static str {
+    pub(crate) fn class(self) -> &'static str {
         match self {
             Self::Asked => "asked",
             Self::There => "there",
@@ -82,11 +82,11 @@ impl Look {
 
 /// The time axis that all charts of a page share.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct TimeAxis<'a> {
+pub(crate) struct TimeAxis<'a> {
     /// Length in seconds.
-    pub(super) seconds: f64,
+    pub(crate) seconds: f64,
     /// Instants of numbered events.
-    pub(super) events: &'a [f64],
+    pub(crate) events: &'a [f64],
 }
 
 impl TimeAxis<'_> {
@@ -101,7 +101,7 @@ fn y(place: f64) -> f64 {
 
 impl Chart {
     /// There is something to draw.
-    pub(super) fn has_points(&self) -> bool {
+    pub(crate) fn has_points(&self) -> bool {
         self.lines
             .iter()
             .any(|line| line.points.iter().any(|(_, value)| value.is_some()))
@@ -136,7 +136,7 @@ impl Chart {
     }
 
     /// The chart's picture.
-    pub(super) fn svg(&self, time_axis: &TimeAxis<'_>) -> String {
+    pub(crate) fn svg(&self, time_axis: &TimeAxis<'_>) -> String {
         let axis = self.axis();
         let mut out = format!(
             r#"<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{}">"#,
@@ -197,7 +197,7 @@ impl Chart {
     }
 
     /// Names of the lines and limits, as HTML that wraps where the screen is narrow.
-    pub(super) fn legend(&self) -> String {
+    pub(crate) fn legend(&self) -> String {
         let axis = self.axis();
         let top = axis.ticks.last().copied().unwrap_or(0.0);
         let mut out = String::from(r#"<p class="legend">"#);
@@ -335,7 +335,7 @@ fn events(out: &mut String, time_axis: &TimeAxis<'_>) {
 }
 
 /// Text as HTML and SVG want it.
-pub(super) fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {
         match character {

@@ -9,7 +9,7 @@ use super::scale::clock;
 use crate::drive::summary::{Distribution, Mode, RunSummary, StreamSummary};
 use crate::drive::text::{count, time, times};
 
-const STYLE: &str = include_str!("style.css");
+pub(crate) const STYLE: &str = include_str!("style.css");
 
 /// Renders the page.
 #[must_use]

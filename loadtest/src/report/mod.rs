@@ -4,11 +4,11 @@
 //! ([`timeline`]) and with a verdict made elsewhere ([`Check`]). The page is one file: no scripts, no network, readable on
 //! paper, in the dark and on a phone.
 
-mod chart;
+pub(crate) mod chart;
 pub mod command;
 pub mod html;
 mod layout;
-mod scale;
+pub(crate) mod scale;
 pub mod text;
 pub mod timeline;
 

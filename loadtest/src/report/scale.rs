@@ -2,17 +2,17 @@
 
 /// A vertical axis.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Axis {
+pub(crate) struct Axis {
     low: f64,
     high: f64,
     logarithmic: bool,
     /// Values with a line and a label.
-    pub(super) ticks: Vec<f64>,
+    pub(crate) ticks: Vec<f64>,
 }
 
 impl Axis {
     /// From zero to a round number not below `highest`. `whole`: only whole numbers are printed.
-    pub(super) fn linear(highest: f64, whole: bool) -> Self {
+    pub(crate) fn linear(highest: f64, whole: bool) -> Self {
         let highest = if highest > 0.0 && highest.is_finite() {
             highest
         } else {
@@ -36,7 +36,7 @@ impl Axis {
     }
 
     /// Powers of ten around the values; for values that differ by orders of magnitude.
-    pub(super) fn logarithmic(lowest: f64, highest: f64) -> Self {
+    pub(crate) fn logarithmic(lowest: f64, highest: f64) -> Self {
         let low = 10_f64.powf(lowest.log10().floor());
         let high = 10_f64.powf(highest.log10().ceil()).max(low * 10.0);
         let ticks = std::iter::successors(Some(low), |tick| Some(tick * 10.0))
@@ -51,7 +51,7 @@ impl Axis {
     }
 
     /// The axis that shows these values best: logarithmic where the largest would flatten the others.
-    pub(super) fn for_times(values: impl Iterator<Item = f64>) -> Self {
+    pub(crate) fn for_times(values: impl Iterator<Item = f64>) -> Self {
         let mut positive: Vec<f64> = values
             .filter(|value| *value > 0.0 && value.is_finite())
             .collect();
@@ -67,12 +67,12 @@ impl Axis {
         }
     }
 
-    pub(super) fn is_logarithmic(&self) -> bool {
+    pub(crate) fn is_logarithmic(&self) -> bool {
         self.logarithmic
     }
 
     /// 0 at the bottom, 1 at the top; values outside are put on the border.
-    pub(super) fn place(&self, value: f64) -> f64 {
+    pub(crate) fn place(&self, value: f64) -> f64 {
         let place = if self.logarithmic {
             (value.max(self.low) / self.low).ln() / (self.high / self.low).ln()
         } else {
@@ -93,7 +93,7 @@ fn round_step(least: f64) -> f64 {
 }
 
 /// Instants to print on a time axis of this many seconds: at most seven, at round distances.
-pub(super) fn time_ticks(seconds: f64) -> Vec<f64> {
+pub(crate) fn time_ticks(seconds: f64) -> Vec<f64> {
     const STEPS: [f64; 17] = [
         1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1800.0, 3600.0, 7200.0,
         14_400.0, 21_600.0, 86_400.0,
@@ -108,7 +108,7 @@ pub(super) fn time_ticks(seconds: f64) -> Vec<f64> {
 }
 
 /// An instant as minutes and seconds, or hours and minutes where the axis is longer than two hours.
-pub(super) fn clock(seconds: f64, axis_seconds: f64) -> String {
+pub(crate) fn clock(seconds: f64, axis_seconds: f64) -> String {
     let whole = crate::schedule::numeric::index(seconds.round());
     if axis_seconds > 7200.0 {
         format!("{}:{:02} h", whole / 3600, whole % 3600 / 60)
@@ -118,7 +118,7 @@ pub(super) fn clock(seconds: f64, axis_seconds: f64) -> String {
 }
 
 /// A number with as many digits as its size needs.
-pub(super) fn number(value: f64) -> String {
+pub(crate) fn number(value: f64) -> String {
     if value >= 10_000.0 {
         let thousands = value / 1000.0;
         return if thousands.fract() < 0.05 {

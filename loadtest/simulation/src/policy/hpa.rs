@@ -212,10 +212,13 @@ mod tests {
 
     const DEFAULT: (f64, f64) = (0.1, 0.1);
 
+    /// Why, pods, target, current replicas, wanted replicas.
+    type Case = (&'static str, &'static [Pod], f64, u32, Option<u32>);
+
     /// Worked by hand from the rules of the controller.
     #[test]
     fn pods_metrics_ask_for_what_the_table_says() {
-        let table: &[(&str, &[Pod], f64, u32, Option<u32>)] = &[
+        let table: &[Case] = &[
             (
                 "20/10 over two: double",
                 &[Sample(20.0), Sample(20.0)],

@@ -13,7 +13,7 @@ pub mod token_aware;
 pub mod wva;
 
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 
 pub use spec::{Spec, SpecError};
 

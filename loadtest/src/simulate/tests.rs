@@ -1,0 +1,271 @@
+//! Scenarios, cells and outputs.
+
+use std::time::Duration;
+
+use coppice_simulation::{Ended, Fate, Request};
+
+use super::cells::{self, Cell, Entrant, Shard};
+use super::row::{self, Lines, Row, Rows};
+use super::scenario::{Overrides, Scenario};
+use super::sweep::{self, Goal};
+use super::{builtin, page, text};
+use crate::drive::objective::Objectives as Driven;
+
+const SMALL: &str = r#"
+name = "small"
+profile = "llama-3.1-8b-fp8_h200_tp1"
+[[role]]
+name = "server"
+stage = "aggregated"
+min = 1
+max = 6
+initial = 1
+[objectives]
+ttft = "1s+0.5ms/token"
+itl = "50ms"
+[timing]
+start-up = "30s"
+[[stream]]
+rate = "step:5@0s,60@120s"
+duration = "5m"
+input-tokens = "1000"
+output-tokens = "200"
+"#;
+
+fn small() -> Scenario {
+    Scenario::parse("small", SMALL, Overrides::default()).unwrap()
+}
+
+fn all_cells(policies: &[&str], seeds: u64) -> Vec<Cell> {
+    let entrants = policies.iter().map(|policy| Entrant {
+        label: (*policy).to_owned(),
+        spec: policy.parse().unwrap(),
+    });
+    entrants
+        .flat_map(|entrant| {
+            (1..=seeds).map(move |seed| Cell {
+                scenario: 0,
+                entrant: entrant.clone(),
+                seed,
+            })
+        })
+        .collect()
+}
+
+fn run(cells: &[Cell], jobs: usize) -> Rows {
+    let mut rows = Rows::new();
+    cells::run(cells, &[small()], jobs, |row| {
+        rows.insert(row.key(), row);
+        Ok(())
+    })
+    .unwrap();
+    rows
+}
+
+#[test]
+fn every_built_in_scenario_can_be_run() {
+    for name in builtin::names() {
+        let scenario =
+            Scenario::parse(name, builtin::find(name).unwrap(), Overrides::default()).unwrap();
+        let instance = scenario.instance(1).unwrap();
+        assert_eq!(scenario.written.name, name);
+        assert!(!scenario.written.about.is_empty());
+        assert!(instance.requests.len() > 1_000, "{name}");
+    }
+}
+
+#[test]
+fn a_seed_gives_the_same_requests_to_every_policy_and_another_seed_others() {
+    let rows = run(&all_cells(&["static:1", "static:4", "hpa-load"], 2), 3);
+    let digests = |seed: u64| -> Vec<&str> {
+        let of_seed = rows.values().filter(|row| row.seed == seed);
+        of_seed.map(|row| row.schedule_digest.as_str()).collect()
+    };
+    let (first, second) = (digests(1), digests(2));
+    assert_eq!(first.len(), 3);
+    assert!(first.iter().all(|digest| *digest == first[0]));
+    assert!(second.iter().all(|digest| *digest == second[0]));
+    assert_ne!(first[0], second[0]);
+}
+
+#[test]
+fn results_do_not_depend_on_the_number_of_threads() {
+    let cells = all_cells(&["coppice", "hpa-load", "static:3"], 2);
+    assert_eq!(run(&cells, 1), run(&cells, 4));
+}
+
+#[test]
+fn shards_are_all_cells_and_none_twice() {
+    let shards: Vec<Shard> = ["1/3", "2/3", "3/3"]
+        .map(|text| text.parse().unwrap())
+        .into();
+    for position in 0..100 {
+        let owners = shards.iter().filter(|shard| shard.has(position)).count();
+        assert_eq!(owners, 1);
+    }
+    for text in ["0/3", "4/3", "1", "a/b", "1/0"] {
+        assert!(text.parse::<Shard>().is_err(), "{text} was accepted");
+    }
+}
+
+#[test]
+fn results_survive_their_file_and_a_cut_off_line_is_left_out() {
+    let rows = run(&all_cells(&["static:2", "coppice"], 1), 2);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("results.jsonl");
+    drop(Lines::create(&path, &rows).unwrap());
+    assert_eq!(row::read(&path).unwrap(), rows);
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, &text[..text.len() - 10]).unwrap();
+    assert_eq!(row::read(&path).unwrap().len(), rows.len() - 1);
+    std::fs::write(&path, format!("{{}}\n{text}")).unwrap();
+    let error = format!("{:#}", row::read(&path).unwrap_err());
+    assert!(error.contains("line 1"), "{error}");
+    let other = text.replace("coppice-simulation/1", "coppice-simulation/9");
+    std::fs::write(&path, other).unwrap();
+    assert!(row::read(&path).is_err());
+}
+
+#[test]
+fn the_smallest_good_fleet_is_found_and_one_fewer_would_not_do() {
+    let scenario = small();
+    let instance = scenario.instance(1).unwrap();
+    let found = sweep::smallest(&instance, &[Goal::Attainment(0.99)], 1).unwrap();
+    let units = found[0].units[0];
+    assert!(found[0].reached && units > 1, "{found:?}");
+    let fewer = format!("static:{}", units - 1);
+    let rows = run(&all_cells(&[&fewer, &format!("static:{units}")], 1), 2);
+    for row in rows.values() {
+        assert_eq!(
+            row.measures.attainment >= 0.99,
+            row.policy != fewer,
+            "{}",
+            row.policy
+        );
+    }
+    let impossible = sweep::smallest(&instance, &[Goal::Attainment(1.1)], 1).unwrap();
+    assert!(!impossible[0].reached);
+}
+
+#[test]
+fn text_and_page_show_every_policy_and_the_frontier() {
+    let rows = run(&all_cells(&["static:1", "static:6", "coppice"], 2), 2);
+    let text = text::render(&rows);
+    let page = page::render(&rows);
+    for policy in ["static:1", "static:6", "coppice"] {
+        assert!(text.contains(policy), "{text}");
+        assert!(page.contains(policy));
+    }
+    let starred: Vec<&str> = text.lines().filter(|line| line.contains('*')).collect();
+    // The cheapest and the best are on the frontier in any case.
+    assert!(
+        starred.iter().any(|line| line.contains("static:1")),
+        "{text}"
+    );
+    assert!(
+        starred.iter().any(|line| line.contains("static:6")),
+        "{text}"
+    );
+    assert!(text.contains("coppice against"), "{text}");
+    assert!(page.contains("<svg") && page.contains("asked for") && !page.contains("NaN"));
+}
+
+#[test]
+fn a_scenario_of_nonsense_names_the_field() {
+    let refusal = |from: &str, to: &str| {
+        let text = SMALL.replace(from, to);
+        assert_ne!(text, SMALL);
+        let scenario = Scenario::parse("small", &text, Overrides::default());
+        let error = match scenario {
+            Err(error) => anyhow::Error::from(error),
+            Ok(scenario) => scenario.instance(1).map(|_| ()).unwrap_err().into(),
+        };
+        format!("{error:#}")
+    };
+    assert!(refusal("min = 1", "minimum = 1").contains("minimum"));
+    assert!(refusal("llama-3.1-8b-fp8_h200_tp1", "llama").contains("no engine profile is named"));
+    assert!(refusal("initial = 1", "initial = 9").contains("initial is 9"));
+    assert!(refusal("max = 6", "max = 0").contains("min 1 is above max 0"));
+    assert!(refusal("\"aggregated\"", "\"decode\"").contains("give one role of stage aggregated"));
+    assert!(refusal("[timing]", "routing = \"central:0\"\n[timing]").contains("unknown field"));
+    assert!(
+        refusal(
+            "name = \"small\"",
+            "name = \"small\"\nrouting = \"central:0\""
+        )
+        .contains("at least 1")
+    );
+    assert!(
+        refusal("name = \"small\"", "name = \"small\"\nrouting = \"fair\"")
+            .contains("least-loaded")
+    );
+}
+
+#[test]
+fn the_command_line_changes_load_length_and_start_up() {
+    let overrides = Overrides {
+        start_up: Some(Duration::from_secs(240)),
+        rate_scale: Some(0.5),
+        duration: Some(Duration::from_secs(60)),
+    };
+    let scenario = Scenario::parse("small", SMALL, overrides).unwrap();
+    let instance = scenario.instance(1).unwrap();
+    assert_eq!(instance.duration, Duration::from_secs(60));
+    // 2.5 a second for a minute.
+    assert!(
+        (90..220).contains(&instance.requests.len()),
+        "{}",
+        instance.requests.len()
+    );
+    assert_eq!(
+        instance.world.timing.load.typical(),
+        Duration::from_secs(240)
+    );
+    assert_ne!(scenario.digest, small().digest);
+    assert_eq!(scenario.name(), "small, start-up 4m, x0.5, for 1m");
+}
+
+/// The simulation judges requests by the same limits as the driver.
+#[test]
+fn driver_and_simulation_judge_alike() {
+    let instance = small().instance(1).unwrap();
+    let driven = Driven {
+        ttft: Some("1s+0.5ms/token".parse().unwrap()),
+        itl: Some("50ms".parse().unwrap()),
+    };
+    let ms = Duration::from_millis;
+    for input_tokens in [1, 1_000, 50_000] {
+        for ttft in [ms(1), ms(1_000), ms(1_500), ms(1_501), ms(26_001)] {
+            for (output_tokens, gap) in [(1, None), (11, Some(ms(50))), (11, Some(ms(51)))] {
+                let request = Request {
+                    at: ms(500),
+                    input_tokens,
+                    output_tokens,
+                    cached_tokens: 0,
+                };
+                let first = request.at + ttft;
+                let ended = Ended {
+                    first: Some(first),
+                    at: Some(first + gap.unwrap_or_default() * (output_tokens - 1)),
+                    fate: Fate::Finished,
+                };
+                let simulated = instance.world.objectives.judge(&request, &ended);
+                let met = driven.judge(input_tokens, ttft, gap);
+                assert_eq!(
+                    (simulated.ttft, simulated.itl),
+                    (met.ttft, met.itl),
+                    "{request:?} {ended:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_of_one_cell_replace_each_other() {
+    let rows = run(&all_cells(&["static:2"], 1), 1);
+    let row: &Row = rows.values().next().unwrap();
+    let mut twice = rows.clone();
+    twice.insert(row.key(), row.clone());
+    assert_eq!(twice.len(), 1);
+}
