@@ -65,7 +65,14 @@ async fn every_sample_is_accepted() -> Result<()> {
     let mut kinds = BTreeSet::new();
     for path in coppice_testbed::manifests_below(&folder)? {
         let text = std::fs::read_to_string(&path)?;
-        let applied = coppice_testbed::apply(&cluster.client(), &text, &namespace)
+        let objects = coppice_testbed::parse_yaml(&text)?;
+        // KEDA is another project's, and its definitions are not here.
+        let ours = objects.iter().filter(|object| {
+            let types = object.types.as_ref();
+            types.is_some_and(|types| !types.api_version.starts_with("keda.sh/"))
+        });
+        let ours: Vec<String> = ours.map(serde_json::to_string).collect::<Result<_, _>>()?;
+        let applied = coppice_testbed::apply(&cluster.client(), &ours.join("\n---\n"), &namespace)
             .await
             .with_context(|| path.display().to_string())?;
         kinds.extend(
