@@ -409,3 +409,54 @@ fn another_server_is_recognised_though_nothing_fell_and_nothing_restarted() {
     assert_eq!(server(&collector), "tgi");
     near(signal(&collector, Signal::Running), 46.0);
 }
+
+#[test]
+fn ranks_that_say_the_same_count_once_and_data_parallel_ones_add_up() {
+    let collector = Collector::new();
+    let mut body = String::new();
+    for (dp, running) in [(0, 5), (1, 7)] {
+        for rank in 0..4 {
+            for (priority, count) in [("", running), ("0", 2), ("1", running - 2)] {
+                body.push_str(&format!(
+                    "sglang:num_running_reqs{{dp_rank=\"{dp}\",tp_rank=\"{rank}\",pp_rank=\"0\",priority=\"{priority}\"}} {count}\n"
+                ));
+            }
+        }
+    }
+    collector.ingest(body.as_bytes(), 0.0);
+    near(signal(&collector, Signal::Running), 12.0);
+}
+
+#[test]
+fn replicas_of_a_node_add_up_under_the_names_that_the_node_gives() {
+    let collector = Collector::new();
+    let body = |second: u32| {
+        format!(
+            "ray_vllm_num_requests_running{{ReplicaId=\"a\",model_name=\"m\"}} 3\n\
+             ray_vllm_num_requests_running{{ReplicaId=\"b\",model_name=\"m\"}} 4\n\
+             ray_vllm_generation_tokens_total{{ReplicaId=\"a\",model_name=\"m\"}} {second}\n"
+        )
+    };
+    collector.ingest(body(0).as_bytes(), 0.0);
+    collector.ingest(body(100).as_bytes(), 10.0);
+    assert_eq!(server(&collector), "ray+vllm");
+    near(signal(&collector, Signal::Running), 7.0);
+    near(signal(&collector, Signal::OutputTokens), 10.0);
+    // A counter comes with its first event: so far none was preempted, and nobody can tell.
+    assert!(signal(&collector, Signal::Preemptions).is_err());
+}
+
+#[test]
+fn an_outage_behind_a_frontend_shows_as_failures_and_not_as_idleness() {
+    let collector = Collector::new();
+    let text = String::from_utf8(body("dynamo-frontend-1.6.1-pd-failing-t0.txt")).unwrap();
+    let later = text
+        .replace("status=\"error\"} 977", "status=\"error\"} 1127")
+        .replace("status=\"error\"} 14", "status=\"error\"} 44");
+    collector.ingest(text.as_bytes(), 0.0);
+    collector.ingest(later.as_bytes(), 15.0);
+    near(signal(&collector, Signal::InFlight), 0.0);
+    near(signal(&collector, Signal::Waiting), 0.0);
+    near(signal(&collector, Signal::Failed), 12.0);
+    near(signal(&collector, Signal::Unservable), 2.0);
+}

@@ -568,8 +568,9 @@ mod tests {
 
     #[test]
     fn a_mapping_that_cannot_work_is_refused_with_field_value_and_next_step() {
+        type Change = fn(&mut Mapping);
         assert_eq!(validate(&[mapping()]), Ok(()));
-        let cases: [(fn(&mut Mapping), &str); 15] = [
+        let cases: [(Change, &str); 15] = [
             (
                 |m| m.name = "Acme".to_owned(),
                 "mapping Acme: name is \"Acme\": use up to 63 lower-case letters, digits, - and ., a letter first",

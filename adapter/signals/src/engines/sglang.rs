@@ -145,15 +145,17 @@ const RULES: &[Rule] = &[
     ),
     rule(
         Signal::KvCapacityTokens,
-        &[Source::of(&[
-            gauge("sglang:max_total_num_tokens").only(&[FIRST_RANK, FIRST_STAGE])
-        ])],
+        &[
+            Source::of(&[gauge("sglang:max_total_num_tokens").only(&[FIRST_RANK, FIRST_STAGE])])
+                .versions("0.5.6 on"),
+        ],
     ),
     rule(
         Signal::InputTokens,
         &[
             Source::of(&[counter(REALTIME).only(&[FIRST_RANK, FIRST_STAGE, ("mode", PREFILL)])])
-                .late(),
+                .late()
+                .versions("0.5.12 on"),
             Source::of(&[counter("sglang:prompt_tokens_total")])
                 .at_finish()
                 .late(),
@@ -166,7 +168,8 @@ const RULES: &[Rule] = &[
             FIRST_STAGE,
             ("mode", Is("prefill_compute")),
         ])])
-        .late()],
+        .late()
+        .versions("0.5.12 on")],
     ),
     rule(
         Signal::OutputTokens,
@@ -176,7 +179,8 @@ const RULES: &[Rule] = &[
                 FIRST_STAGE,
                 ("mode", Is("decode")),
             ])])
-            .late(),
+            .late()
+            .versions("0.5.12 on"),
             Source::of(&[counter("sglang:generation_tokens_total")])
                 .at_finish()
                 .late(),
@@ -196,7 +200,11 @@ const RULES: &[Rule] = &[
     ),
     rule(
         Signal::Preemptions,
-        &[Source::of(&[counter("sglang:num_retracted_requests_total")]).late()],
+        &[
+            Source::of(&[counter("sglang:num_retracted_requests_total")])
+                .late()
+                .versions("0.5.12 on"),
+        ],
     ),
     rule(
         Signal::PrefixHits,
@@ -206,7 +214,8 @@ const RULES: &[Rule] = &[
                 FIRST_STAGE,
                 ("mode", Is("prefill_cache")),
             ])])
-            .late(),
+            .late()
+            .versions("0.5.12 on"),
             Source::of(&[counter("sglang:cached_tokens_total")])
                 .at_finish()
                 .late(),
@@ -216,7 +225,8 @@ const RULES: &[Rule] = &[
         Signal::PrefixQueries,
         &[
             Source::of(&[counter(REALTIME).only(&[FIRST_RANK, FIRST_STAGE, ("mode", PREFILL)])])
-                .late(),
+                .late()
+                .versions("0.5.12 on"),
             Source::of(&[counter("sglang:prompt_tokens_total")])
                 .at_finish()
                 .late(),
@@ -251,7 +261,8 @@ const RULES: &[Rule] = &[
         Signal::QueueTime,
         &[
             Source::of(&[histogram("sglang:queue_time_seconds").only(&[FIRST_RANK, FIRST_STAGE])])
-                .late(),
+                .late()
+                .versions("0.5.6 on"),
         ],
     ),
     rule(
@@ -259,7 +270,8 @@ const RULES: &[Rule] = &[
         &[Source::of(&[mean("sglang:kv_transfer_latency_ms")
             .scaled(1e-3)
             .only(&[FIRST_RANK, FIRST_STAGE])])
-        .late()],
+        .late()
+        .versions("0.5.12 on")],
     ),
     rule(
         Signal::InputLength,

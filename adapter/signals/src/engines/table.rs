@@ -1,6 +1,6 @@
 //! The table of engines, signals and series, for people.
 
-use std::fmt::Write;
+use std::fmt::{self, Write};
 
 use super::model::{Engine, Fold, LabelTest, Mark, Reading, Role, Sign, Source, Term, Tier};
 use super::{ENGINES, Signal};
@@ -10,13 +10,18 @@ use super::{ENGINES, Signal};
 /// What `docs/engines.md` holds: `cargo run -p coppice-signals --example engines > docs/engines.md`.
 #[must_use]
 pub fn table() -> String {
-    let mut text = HEAD.to_owned();
-    overview(&mut text);
-    for engine in ENGINES {
-        section(&mut text, engine);
-    }
-    text.push_str(TAIL);
+    let mut text = String::new();
+    write_table(&mut text).expect("a text takes whatever is written to it");
     text
+}
+
+fn write_table(text: &mut String) -> fmt::Result {
+    text.push_str(HEAD);
+    overview(text)?;
+    for engine in ENGINES {
+        section(text, engine)?;
+    }
+    text.write_str(TAIL)
 }
 
 const HEAD: &str = "\
@@ -44,51 +49,51 @@ labels, aggregation (`sum`, `max`, `mean`) and unit (`count`, `share`, `percent`
 It comes before what is built in, and built-in rules fill what it does not map.
 ";
 
-fn overview(text: &mut String) {
+fn overview(text: &mut String) -> fmt::Result {
     text.push_str("| signal |");
     for engine in ENGINES {
-        let _ = write!(text, " {} |", engine.name);
+        write!(text, " {} |", engine.name)?;
     }
     text.push_str("\n|---|");
     text.push_str(&"---|".repeat(ENGINES.len()));
     text.push('\n');
     for signal in Signal::ALL {
-        let _ = write!(text, "| {signal} |");
+        write!(text, "| {signal} |")?;
         for engine in ENGINES {
             let has = engine.rules.iter().any(|rule| rule.signal == signal);
             text.push_str(if has { " x |" } else { " |" });
         }
         text.push('\n');
     }
-    text.push('\n');
+    text.write_char('\n')
 }
 
-fn section(text: &mut String, engine: &Engine) {
+fn section(text: &mut String, engine: &Engine) -> fmt::Result {
     let tier = match engine.tier {
         Tier::Engine => "engine",
         Tier::Worker => "wrapper of an engine",
         Tier::Frontend => "stands before engines",
     };
-    let _ = write!(
+    write!(
         text,
         "## {}\n\n{} · {tier} · {}. Recognised by {}",
         engine.name,
         engine.versions,
         engine.place,
         marks(engine.marks)
-    );
+    )?;
     for spelling in engine.spellings {
         let others: Vec<_> = spelling.others.iter().map(|other| quote(other)).collect();
-        let _ = write!(
+        write!(
             text,
             "; {} may be spelled {}",
             quote(spelling.rule),
             others.join(" or ")
-        );
+        )?;
     }
-    let _ = write!(text, ".\n{}\n\n", engine.note);
+    write!(text, ".\n{}\n\n", engine.note)?;
     if engine.rules.is_empty() {
-        return;
+        return Ok(());
     }
     text.push_str("| signal | series | versions | |\n|---|---|---|---|\n");
     for rule in engine.rules {
@@ -103,15 +108,15 @@ fn section(text: &mut String, engine: &Engine) {
             } else {
                 source.versions
             };
-            let _ = writeln!(
+            writeln!(
                 text,
                 "| {name} | {} | {versions} | {} |",
                 series(source),
                 timing(source, engine)
-            );
+            )?;
         }
     }
-    text.push('\n');
+    text.write_char('\n')
 }
 
 fn quote(text: &str) -> String {
@@ -211,7 +216,7 @@ fn one(term: &Term) -> String {
         } => format!("{name} with the greatest value, label `{label}`"),
     };
     if (term.scale - 1.0).abs() > f64::EPSILON {
-        let _ = write!(text, " × {}", term.scale);
+        text.push_str(&format!(" × {}", term.scale));
     }
     match term.fold {
         Fold::Sum => {}

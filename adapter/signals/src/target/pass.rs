@@ -316,7 +316,7 @@ pub(super) enum Kind {
 /// How many names a list with commas holds.
 fn count_names(list: &str) -> f64 {
     let names = list.split(',').filter(|name| !name.is_empty()).count();
-    u32::try_from(names).map_or(f64::from(u32::MAX), f64::from)
+    f64::from(u32::try_from(names).unwrap_or(u32::MAX))
 }
 
 /// A number for a text.

@@ -296,7 +296,12 @@ impl<'a> Case<'a> {
             "requests_finished_per_s" if self.engine == "tgi" => {
                 let ended = self.signal(Signal::Finished).unwrap().value;
                 let failed = self.signal(Signal::Failed).unwrap().value;
-                self.assert_near(key, ended - failed, expected.as_f64().unwrap(), EXACT * 10.0);
+                self.assert_near(
+                    key,
+                    ended - failed,
+                    expected.as_f64().unwrap(),
+                    EXACT * 10.0,
+                );
             }
             "requests_started_per_s" if self.engine == "tgi" => {
                 self.check_reading(key, &self.signal(Signal::ReceivedRequests), expected);
