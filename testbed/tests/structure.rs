@@ -492,6 +492,52 @@ fn one_version_of_each_library_whose_types_meet() {
     }
 }
 
+/// Everything of Rust that is kept in the repository, as one text.
+fn sources() -> String {
+    let listed = std::process::Command::new("git")
+        .args([
+            "ls-files",
+            "-z",
+            "--cached",
+            "--others",
+            "--exclude-standard",
+            "*.rs",
+        ])
+        .current_dir(root())
+        .output()
+        .unwrap();
+    assert!(listed.status.success(), "git ls-files failed");
+    let names = String::from_utf8(listed.stdout).unwrap();
+    let files = names.split('\0').filter(|name| !name.is_empty());
+    let texts = files.filter_map(|name| std::fs::read_to_string(root().join(name)).ok());
+    texts.collect()
+}
+
+#[test]
+fn every_test_that_the_table_of_requests_names_exists() {
+    let table = std::fs::read_to_string(root().join("docs/scaling-requests.md")).unwrap();
+    let sources = sources();
+    let mut named = 0;
+    for row in table.lines().filter(|line| line.starts_with("| ")).skip(2) {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let [_, asked, _, tests, missing, _] = cells[..] else {
+            panic!("not four columns: {row}");
+        };
+        assert!(
+            !tests.is_empty() || !missing.is_empty(),
+            "{asked}: neither a test nor what is missing"
+        );
+        for test in tests.split('`').skip(1).step_by(2) {
+            named += 1;
+            assert!(
+                sources.contains(&format!("fn {test}(")),
+                "{asked}: there is no test {test}"
+            );
+        }
+    }
+    assert!(named > 50, "only {named} tests are named");
+}
+
 #[test]
 fn nothing_names_one_machines_paths() {
     let listed = std::process::Command::new("git")
