@@ -18,7 +18,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::world::{Engine, LIMIT, World};
 
 /// The definition of what is scaled, as it is installed in a cluster.
-const GROUPS: &str =
+pub(crate) const GROUPS: &str =
     include_str!("../../../operator/api/crds/grove.io_podcliquescalinggroups.yaml");
 
 /// Several looks of the HPA controller, which looks every two seconds here.
@@ -33,11 +33,11 @@ async fn the_hpa_follows_the_queue_and_holds_when_it_cannot_be_measured() -> any
     engine.pod(&world.client, &namespace, "engine").await?;
     coppice_testbed::apply(
         &world.client,
-        &format!("{GROUPS}\n---\n{}", objects()),
+        &format!("{GROUPS}\n---\n{}", objects(&external())),
         &namespace,
     )
     .await?;
-    let scaled = Scaled::new(&world.client, &namespace);
+    let scaled = Scaled::new(&world.client, &namespace, "FailedGetExternalMetric");
     let operator = scaled.follow();
 
     scaled.reaches(8, "37 waiting at 5 each").await?;
@@ -78,29 +78,35 @@ async fn the_hpa_follows_the_queue_and_holds_when_it_cannot_be_measured() -> any
 }
 
 /// A stand-in for the operator.
-struct Followed {
+pub(crate) struct Followed {
     /// Every number of replicas that was wanted, in order.
-    wanted: Arc<Mutex<Vec<i64>>>,
+    pub(crate) wanted: Arc<Mutex<Vec<i64>>>,
     _task: AbortOnDropHandle<()>,
 }
 
-struct Scaled {
+/// A scaling group and its HPA.
+pub(crate) struct Scaled {
+    pub(crate) namespace: String,
     groups: Api<DynamicObject>,
     autoscalers: Api<HorizontalPodAutoscaler>,
+    /// The HPA's reason when there is no metric.
+    failure: &'static str,
 }
 
 impl Scaled {
-    fn new(client: &Client, namespace: &str) -> Self {
+    pub(crate) fn new(client: &Client, namespace: &str, failure: &'static str) -> Self {
         let kind = GroupVersionKind::gvk("grove.io", "v1alpha1", "PodCliqueScalingGroup");
         let resource = ApiResource::from_gvk(&kind);
         Self {
+            namespace: namespace.to_owned(),
             groups: Api::namespaced_with(client.clone(), namespace, &resource),
             autoscalers: Api::namespaced(client.clone(), namespace),
+            failure,
         }
     }
 
     /// Reports what is wanted as done, as an operator would, and writes down every change.
-    fn follow(&self) -> Followed {
+    pub(crate) fn follow(&self) -> Followed {
         let groups = self.groups.clone();
         let wanted: Arc<Mutex<Vec<i64>>> = Arc::default();
         let seen = Arc::clone(&wanted);
@@ -139,7 +145,7 @@ impl Scaled {
         group.data["spec"]["replicas"].as_i64().context("replicas")
     }
 
-    async fn reaches(&self, replicas: i64, why: &str) -> anyhow::Result<()> {
+    pub(crate) async fn reaches(&self, replicas: i64, why: &str) -> anyhow::Result<()> {
         wait::until(LIMIT, &format!("{replicas} replicas: {why}"), || async {
             let seen = self.replicas().await?;
             ensure!(
@@ -153,7 +159,7 @@ impl Scaled {
         Ok(())
     }
 
-    async fn holds(&self, replicas: i64) -> anyhow::Result<()> {
+    pub(crate) async fn holds(&self, replicas: i64) -> anyhow::Result<()> {
         wait::holds(HOLD, &format!("{replicas} replicas"), || async {
             let seen = self.replicas().await?;
             ensure!(seen == replicas, "{seen} replicas");
@@ -164,8 +170,8 @@ impl Scaled {
     }
 
     /// Waits until the HPA says that it has no metric; returns its message.
-    async fn cannot_measure(&self) -> anyhow::Result<String> {
-        self.active_because("FailedGetExternalMetric").await
+    pub(crate) async fn cannot_measure(&self) -> anyhow::Result<String> {
+        self.active_because(self.failure).await
     }
 
     /// Waits until the HPA says that it has a metric.
@@ -209,8 +215,16 @@ impl Scaled {
     }
 }
 
-/// A scaling group and its HPA. What is scaled does not have to be what is measured.
-fn objects() -> String {
+/// The queue of the engines as an external metric.
+fn external() -> serde_json::Value {
+    json!({"type": "External", "external": {
+        "metric": {"name": "coppice_requests_waiting", "selector": {"matchLabels": {"app": "engine"}}},
+        "target": {"type": "AverageValue", "averageValue": "5"},
+    }})
+}
+
+/// A scaling group and its HPA on this metric. What is scaled does not have to be what is measured.
+pub(crate) fn objects(metric: &serde_json::Value) -> String {
     let group = json!({
         "apiVersion": "grove.io/v1alpha1", "kind": "PodCliqueScalingGroup", "metadata": {"name": "engines"},
         "spec": {"replicas": 1, "minAvailable": 1, "cliqueNames": ["server"]},
@@ -221,10 +235,7 @@ fn objects() -> String {
         "spec": {
             "scaleTargetRef": {"apiVersion": "grove.io/v1alpha1", "kind": "PodCliqueScalingGroup", "name": "engines"},
             "minReplicas": 1, "maxReplicas": 20, "behavior": {"scaleUp": no_wait, "scaleDown": no_wait},
-            "metrics": [{"type": "External", "external": {
-                "metric": {"name": "coppice_requests_waiting", "selector": {"matchLabels": {"app": "engine"}}},
-                "target": {"type": "AverageValue", "averageValue": "5"},
-            }}],
+            "metrics": [metric],
         },
     });
     format!("{group}\n---\n{autoscaler}\n")

@@ -1,6 +1,7 @@
 //! The adapter on a real control plane: through the aggregation layer, with the real HPA.
 
 mod api;
+mod custom;
 mod hpa;
 mod recorder;
 mod rights;

@@ -15,13 +15,13 @@ use kube::api::{DeleteParams, DynamicObject, PostParams};
 use serde::de::DeserializeOwned;
 
 use crate::recorder::{Deed, Recorder};
-use crate::world::{Adapter, BASE, Engine, LIMIT, SYSTEM, World, manifests, outside};
+use crate::world::{Adapter, BASE, Engine, LIMIT, OUTSIDE, SYSTEM, World, manifests, outside};
 
 const ACCOUNT: &str = "coppice-adapter";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_adapter_in_pods_has_the_rights_that_it_uses_and_no_others() -> anyhow::Result<()> {
-    let printed = manifests(&[]).await?;
+    let printed = manifests(&["--apis=both"]).await?;
     let world = World::start_with(&printed).await?;
     let flags = pod_flags(&printed)?;
     let used = use_everything(&world, &flags, async || {
@@ -41,7 +41,7 @@ async fn an_adapter_in_pods_has_the_rights_that_it_uses_and_no_others() -> anyho
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_adapter_outside_has_the_rights_that_it_uses_and_no_others() -> anyhow::Result<()> {
-    let printed = manifests(&["--external-host", "localhost"]).await?;
+    let printed = manifests(&OUTSIDE).await?;
     let world = World::start_with(&printed).await?;
     let services: Api<Service> = Api::namespaced(world.client.clone(), SYSTEM);
     services.delete(ACCOUNT, &DeleteParams::default()).await?;
@@ -147,6 +147,12 @@ async fn answers(
     wait::until(LIMIT, "every watch", || async {
         let (done, refused) = (recorder.done(), recorder.refused());
         ensure!(refused.is_empty(), "the API server refused {refused:#?}");
+        let registered: BTreeSet<_> = done
+            .iter()
+            .filter(|deed| deed.resource == "apiservices" && deed.verb == "watch")
+            .map(|deed| &deed.name)
+            .collect();
+        ensure!(registered.len() == 3, "registered {registered:?}");
         for resource in watched {
             ensure!(
                 done.iter()

@@ -22,6 +22,14 @@ use tokio::process::{Child, Command};
 
 pub(crate) const SYSTEM: &str = "coppice-system";
 pub(crate) const BASE: &str = "/apis/external.metrics.k8s.io/v1beta1";
+pub(crate) const CUSTOM: &str = "/apis/custom.metrics.k8s.io/v1beta2";
+/// Flags of `manifests` for an adapter that runs outside the cluster and serves everything.
+pub(crate) const OUTSIDE: [&str; 3] = ["--external-host", "localhost", "--apis=both"];
+const SERVICES: [&str; 3] = [
+    "v1beta1.external.metrics.k8s.io",
+    "v1beta2.custom.metrics.k8s.io",
+    "v1beta1.custom.metrics.k8s.io",
+];
 /// Nothing here should take so long; a busy machine may.
 pub(crate) const LIMIT: Duration = Duration::from_secs(90);
 
@@ -35,7 +43,7 @@ impl World {
     /// Starts a control plane of its own (the APIService is one for the whole cluster) and applies what `manifests` prints for an
     /// adapter outside the cluster, as which it runs here.
     pub(crate) async fn start() -> anyhow::Result<Self> {
-        Self::start_with(&manifests(&["--external-host", "localhost"]).await?).await
+        Self::start_with(&manifests(&OUTSIDE).await?).await
     }
 
     /// The same with other manifests.
@@ -70,29 +78,32 @@ impl World {
         let kubeconfig = self.cluster.kubeconfig_as(&identity)?;
         let adapter = Adapter::start(&outside(), &kubeconfig).await?;
         let services: Api<APIService> = Api::all(self.client.clone());
-        wait::until(LIMIT, "an available APIService", || async {
-            let service = services.get("v1beta1.external.metrics.k8s.io").await?;
-            let port = service
-                .spec
-                .and_then(|spec| spec.service)
-                .and_then(|service| service.port);
-            ensure!(
-                port == Some(i32::from(adapter.address.port())),
-                "the APIService names port {port:?}"
-            );
-            let conditions = service
-                .status
-                .and_then(|status| status.conditions)
-                .unwrap_or_default();
-            ensure!(
-                conditions
-                    .iter()
-                    .any(|condition| condition.type_ == "Available" && condition.status == "True"),
-                "{conditions:?}"
-            );
-            Ok(())
-        })
-        .await?;
+        for name in SERVICES {
+            wait::until(LIMIT, "an available APIService", || async {
+                let service = services.get(name).await?;
+                let port = service
+                    .spec
+                    .and_then(|spec| spec.service)
+                    .and_then(|service| service.port);
+                ensure!(
+                    port == Some(i32::from(adapter.address.port())),
+                    "{name} names port {port:?}"
+                );
+                let conditions = service
+                    .status
+                    .and_then(|status| status.conditions)
+                    .unwrap_or_default();
+                ensure!(
+                    conditions
+                        .iter()
+                        .any(|condition| condition.type_ == "Available"
+                            && condition.status == "True"),
+                    "{name}: {conditions:?}"
+                );
+                Ok(())
+            })
+            .await?;
+        }
         Ok(adapter)
     }
 
@@ -203,6 +214,7 @@ pub(crate) fn outside() -> Vec<String> {
     let registers = [
         "--register-apiservice",
         "--external-host=localhost",
+        "--apis=both",
         &format!("--service-namespace={SYSTEM}"),
         &format!("--scaler-lease-namespace={SYSTEM}"),
     ];
@@ -365,7 +377,11 @@ impl Engine {
         let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
         let pod = serde_json::from_value(json!({
             "metadata": {
-                "name": name, "labels": {"app": "engine", "role": "decode"},
+                "name": name,
+                "labels": {
+                    "app": "engine", "role": "decode",
+                    "app.kubernetes.io/managed-by": "grove-operator", "grove.io/podcliquescalinggroup": "engines",
+                },
                 "annotations": {"prometheus.io/scrape": "true", "prometheus.io/port": self.address.port().to_string()},
             },
             "spec": {"schedulerName": "nobody", "containers": [{"name": "engine", "image": "engine"}]},
