@@ -78,21 +78,38 @@ fn requests(count: u32, gap: Duration, input: u32, output: u32) -> Vec<Request> 
         .collect()
 }
 
-fn bench(
-    bencher: Bencher<'_, '_>,
-    stages: &[Stage],
-    policy: &str,
+/// A schedule of one of these loads.
+struct Load {
+    count: u32,
+    gap: Duration,
     input: u32,
     output: u32,
-    gap: Duration,
-) {
+}
+
+/// A hundred short conversations a second.
+const CHAT: Load = Load {
+    count: 50_000,
+    gap: Duration::from_millis(10),
+    input: 1_000,
+    output: 250,
+};
+
+/// Three long answers a second.
+const REASONING: Load = Load {
+    count: 5_000,
+    gap: Duration::from_millis(300),
+    input: 500,
+    output: 8_000,
+};
+
+fn bench(bencher: Bencher<'_, '_>, stages: &[Stage], policy: &str, load: &Load) {
     let typical = Lengths {
-        input: f64::from(input),
-        output: f64::from(output),
+        input: f64::from(load.input),
+        output: f64::from(load.output),
     };
     let world = world(stages, typical);
-    let requests = requests(50_000, gap, input, output);
-    let duration = gap * 50_000;
+    let requests = requests(load.count, load.gap, load.input, load.output);
+    let duration = load.gap * load.count;
     let spec: Spec = policy.parse().expect("a policy");
     bencher.counter(ItemsCount::new(requests.len())).bench(|| {
         let mut scaler = spec.build(&world).expect("a policy for this world");
@@ -100,51 +117,31 @@ fn bench(
     });
 }
 
-#[divan::bench(name = "requests: chat, 1000 in, 250 out, coppice")]
+#[divan::bench(name = "requests: chat, 1000 in, 250 out, coppice", sample_count = 20)]
 fn chat(bencher: Bencher<'_, '_>) {
-    bench(
-        bencher,
-        &[Stage::Aggregated],
-        "coppice",
-        1_000,
-        250,
-        Duration::from_millis(10),
-    );
+    bench(bencher, &[Stage::Aggregated], "coppice", &CHAT);
 }
 
-#[divan::bench(name = "requests: chat, 1000 in, 250 out, eight units")]
+#[divan::bench(
+    name = "requests: chat, 1000 in, 250 out, eight units",
+    sample_count = 20
+)]
 fn chat_static(bencher: Bencher<'_, '_>) {
-    bench(
-        bencher,
-        &[Stage::Aggregated],
-        "static:8",
-        1_000,
-        250,
-        Duration::from_millis(10),
-    );
+    bench(bencher, &[Stage::Aggregated], "static:8", &CHAT);
 }
 
-#[divan::bench(name = "requests: chat, 1000 in, 250 out, prefill and decode, coppice")]
+#[divan::bench(
+    name = "requests: chat, 1000 in, 250 out, prefill and decode, coppice",
+    sample_count = 20
+)]
 fn chat_split(bencher: Bencher<'_, '_>) {
-    let stages = [Stage::Prefill, Stage::Decode];
-    bench(
-        bencher,
-        &stages,
-        "coppice",
-        1_000,
-        250,
-        Duration::from_millis(10),
-    );
+    bench(bencher, &[Stage::Prefill, Stage::Decode], "coppice", &CHAT);
 }
 
-#[divan::bench(name = "requests: reasoning, 500 in, 8000 out, coppice")]
+#[divan::bench(
+    name = "requests: reasoning, 500 in, 8000 out, coppice",
+    sample_count = 5
+)]
 fn reasoning(bencher: Bencher<'_, '_>) {
-    bench(
-        bencher,
-        &[Stage::Aggregated],
-        "coppice",
-        500,
-        8_000,
-        Duration::from_millis(300),
-    );
+    bench(bencher, &[Stage::Aggregated], "coppice", &REASONING);
 }

@@ -36,6 +36,8 @@ const SPLIT: &[&str] = &[
     "dynamo",
     "dynamo-load",
     "dynamo-throughput",
+    "kthena",
+    "rbg",
     "heteroscale",
     "tokenscale",
 ];
@@ -117,7 +119,7 @@ fn every_policy_stays_within_bounds_and_nobody_beats_a_fleet_at_its_largest() {
                 wanted.clone().all(|units| (1..=16).contains(units)),
                 "{policy}"
             );
-            let moves = ["coppice", "hpa-load", "token-aware", "dynamo", "slo-aware"];
+            let moves = ["coppice", "hpa-load"];
             assert!(
                 outcome.targets.len() > 1 || !moves.contains(policy),
                 "{policy} did nothing"

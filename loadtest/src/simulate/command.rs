@@ -50,6 +50,8 @@ const SPLIT: &[&str] = &[
     "dynamo",
     "dynamo-load",
     "dynamo-throughput",
+    "kthena",
+    "rbg",
     "heteroscale",
     "tokenscale",
 ];
@@ -74,7 +76,7 @@ pub struct Args {
     #[arg(long, exclusive = true)]
     list: bool,
     /// Policies: coppice, coppice:0.99, static:4, static:2+3, best-static, peak-static, peak-static-x1.3, hpa-queue:5, hpa-kv:0.8, hpa-load:0.8,
-    /// token-aware:1.5, slo-aware, wva1, wva2, dynamo, dynamo-load, dynamo-throughput, dynamo-kalman, apa:0.5, kpa:0.5, heteroscale, tokenscale
+    /// token-aware:1.5, slo-aware, wva1, wva2, dynamo, dynamo-load, dynamo-throughput, dynamo-kalman, apa:0.5, kpa:0.5, kthena:0.8, rbg:0.8, heteroscale, tokenscale
     /// [default: all that the scenario allows].
     #[arg(long, value_name = "POLICY", value_delimiter = ',')]
     policy: Vec<String>,

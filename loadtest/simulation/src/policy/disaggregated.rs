@@ -38,15 +38,20 @@ impl HeteroScale {
     #[must_use]
     pub fn new(world: &World) -> Self {
         let itl = world.objectives.itl.as_secs_f64();
-        let capacity = |role: usize| Capacity::of(&world.roles()[role], world.typical, itl);
-        let prefill = capacity(0).prefill_seconds;
-        let decode = capacity(1);
-        let decoding = world.typical.output / decode.decode_tokens_per_second;
+        let decode = Capacity::of(&world.roles()[1], world.typical, itl);
         Self {
             target: TARGET * decode.decode_tokens_per_second,
-            ratio: prefill / decoding,
+            ratio: ratio_of(world),
         }
     }
+}
+
+/// Prefill units for each decode unit at the typical lengths.
+pub(super) fn ratio_of(world: &World) -> f64 {
+    let itl = world.objectives.itl.as_secs_f64();
+    let capacity = |role: usize| Capacity::of(&world.roles()[role], world.typical, itl);
+    let decoding = world.typical.output / capacity(1).decode_tokens_per_second;
+    capacity(0).prefill_seconds / decoding
 }
 
 /// (P, D) for decode tokens per second, with the units there are.

@@ -134,6 +134,13 @@ impl Hpa {
         }
     }
 
+    /// What each role's metric asks for; `None`: hold.
+    pub(crate) fn recommended(&self, sight: &Sight<'_>) -> Vec<Option<u32>> {
+        (0..self.roles.len())
+            .map(|role| self.recommend(sight, role))
+            .collect()
+    }
+
     fn recommend(&self, sight: &Sight<'_>, role: usize) -> Option<u32> {
         let current = sight.roles[role].desired;
         let tolerance = (TOLERANCE, TOLERANCE);
@@ -198,9 +205,7 @@ impl Scaler for Hpa {
     }
 
     fn decide(&mut self, sight: &Sight<'_>) -> Vec<u32> {
-        let recommended: Vec<Option<u32>> = (0..self.roles.len())
-            .map(|role| self.recommend(sight, role))
-            .collect();
+        let recommended = self.recommended(sight);
         super::settled(&mut self.roles, sight, &recommended)
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod aibrix;
 pub mod behavior;
+pub mod coordinated;
 pub mod coppice;
 pub mod disaggregated;
 pub mod dynamo;

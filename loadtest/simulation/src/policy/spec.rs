@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use super::aibrix::DEFAULT_TARGET;
 use super::aibrix::{Apa, Kpa};
+use super::coordinated::{Kthena, Rbg};
 use super::coppice::{Coppice, CoppiceError};
 use super::disaggregated::{HeteroScale, TokenScale};
 use super::dynamo::{Dynamo, Modes, Predictor};
@@ -30,6 +31,7 @@ use crate::world::World;
 /// | `wva1`, `wva2` | llm-d's variant autoscaler | |
 /// | `dynamo`, `dynamo-load`, `dynamo-throughput`, `dynamo-kalman` | Dynamo's planner: both modes, one of them, or throughput with its Kalman predictor | |
 /// | `apa:0.5`, `kpa:0.5` | AIBrix | KV use of a unit (0.5) |
+/// | `kthena:0.8`, `rbg:0.8` | prefill and decode kept in a band, or growing in step | share of a unit's capacity (0.8) |
 /// | `heteroscale`, `tokenscale` | papers, prefill and decode only | |
 #[derive(Debug, Clone, PartialEq)]
 pub enum Spec {
@@ -66,6 +68,16 @@ pub enum Spec {
         /// KV use of a unit.
         target: f64,
     },
+    /// Kthena's autoscaler.
+    Kthena {
+        /// Share of a unit's capacity.
+        share: f64,
+    },
+    /// RBG's coordination over an HPA.
+    Rbg {
+        /// Share of a unit's capacity.
+        share: f64,
+    },
     /// HeteroScale.
     HeteroScale,
     /// TokenScale.
@@ -78,7 +90,7 @@ pub enum Spec {
 pub enum SpecError {
     /// No policy has this name.
     #[error(
-        "policy {name:?} is not known: there are coppice, static, hpa-queue, hpa-kv, hpa-load, token-aware, slo-aware, wva1, wva2, dynamo, dynamo-load, dynamo-throughput, dynamo-kalman, apa, kpa, heteroscale, tokenscale"
+        "policy {name:?} is not known: there are coppice, static, hpa-queue, hpa-kv, hpa-load, token-aware, slo-aware, wva1, wva2, dynamo, dynamo-load, dynamo-throughput, dynamo-kalman, apa, kpa, kthena, rbg, heteroscale, tokenscale"
     )]
     Unknown {
         /// What was written.
@@ -149,6 +161,14 @@ impl Spec {
             Self::Kpa { target } => {
                 pool()?;
                 Box::new(Kpa::new(*target))
+            }
+            Self::Kthena { share } => {
+                split()?;
+                Box::new(Kthena::new(world, *share))
+            }
+            Self::Rbg { share } => {
+                split()?;
+                Box::new(Rbg::new(world, *share))
             }
             Self::HeteroScale => {
                 split()?;
@@ -263,6 +283,14 @@ impl FromStr for Spec {
                 let target = knob.number(DEFAULT_TARGET, 0.001, 1.0, share)?;
                 Ok(Self::Kpa { target })
             }
+            "kthena" => {
+                let share = knob.number(0.8, 0.001, 1.0, share)?;
+                Ok(Self::Kthena { share })
+            }
+            "rbg" => {
+                let share = knob.number(0.8, 0.001, 1.0, share)?;
+                Ok(Self::Rbg { share })
+            }
             "heteroscale" => plain(Self::HeteroScale),
             "tokenscale" => plain(Self::TokenScale),
             _ => Err(SpecError::Unknown {
@@ -297,6 +325,8 @@ impl fmt::Display for Spec {
             }
             Self::Apa { target } => write!(formatter, "apa:{target}"),
             Self::Kpa { target } => write!(formatter, "kpa:{target}"),
+            Self::Kthena { share } => write!(formatter, "kthena:{share}"),
+            Self::Rbg { share } => write!(formatter, "rbg:{share}"),
             Self::HeteroScale => formatter.write_str("heteroscale"),
             Self::TokenScale => formatter.write_str("tokenscale"),
         }
@@ -327,6 +357,8 @@ mod tests {
             "dynamo-kalman",
             "apa:0.5",
             "kpa:0.5",
+            "kthena:0.8",
+            "rbg:0.8",
             "heteroscale",
             "tokenscale",
         ] {
