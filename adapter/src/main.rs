@@ -32,6 +32,7 @@ mod route;
 mod serve;
 mod settings;
 mod status;
+mod top;
 mod wanted;
 mod wire;
 mod workload;
@@ -62,6 +63,10 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
             Ok(())
         }
         Command::Doctor(args) => doctor::doctor(&args, &arguments.kube, print).await,
+        Command::Top(args) => {
+            print(&top::top(&args, &arguments.kube).await?);
+            Ok(())
+        }
         Command::Parse(args) => {
             print(&parse::parse(&args)?);
             Ok(())

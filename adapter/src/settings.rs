@@ -43,6 +43,8 @@ pub(crate) enum Command {
     Get(GetArgs),
     /// Check the way from an autoscaler to the adapter, and name what is wrong with it
     Doctor(DoctorArgs),
+    /// Show what each pod is doing, from custom.metrics.k8s.io
+    Top(TopArgs),
     /// Read an exposition from a file, and show what would be served of it
     Parse(ParseArgs),
 }
@@ -238,6 +240,23 @@ pub(crate) struct DoctorArgs {
     /// Namespace to ask for it in; without it the one of the kubeconfig's context
     #[arg(long, short, value_name = "NAMESPACE")]
     pub namespace: Option<String>,
+}
+
+/// Flags of `top`.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct TopArgs {
+    /// Namespace of the pods; without it the one of the kubeconfig's context
+    #[arg(long, short, value_name = "NAMESPACE")]
+    pub namespace: Option<String>,
+    /// Label selector of the pods
+    #[arg(
+        long,
+        short = 'l',
+        default_value = "",
+        hide_default_value = true,
+        value_name = "SELECTOR"
+    )]
+    pub selector: String,
 }
 
 /// Flags of `parse`.

@@ -7,7 +7,7 @@ use kube::Api;
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
-use crate::world::{Adapter, BASE, Engine, LIMIT, SYSTEM, World, program, raw, refusal};
+use crate::world::{Adapter, BASE, CUSTOM, Engine, LIMIT, SYSTEM, World, program, raw, refusal};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_are_served_through_the_aggregation_layer_to_those_who_may() -> anyhow::Result<()> {
@@ -20,7 +20,10 @@ async fn metrics_are_served_through_the_aggregation_layer_to_those_who_may() -> 
     }
     values(&world, &namespace).await?;
     what_is_missing_is_an_error(&world, &namespace).await?;
+    objects(&world, &namespace).await?;
     discovery(&world).await?;
+    doctor(&world, &namespace).await?;
+    top(&world, &namespace).await?;
     openapi(&world).await?;
     rights(&world, &namespace).await?;
     direct(&world, &adapter, &namespace).await?;
@@ -148,6 +151,92 @@ async fn what_is_missing_is_an_error(world: &World, namespace: &str) -> anyhow::
     Ok(())
 }
 
+/// The same values, of objects: in both versions, and of the namespace.
+async fn objects(world: &World, namespace: &str) -> anyhow::Result<()> {
+    for version in ["v1beta2", "v1beta1"] {
+        let base = format!("/apis/custom.metrics.k8s.io/{version}/namespaces/{namespace}");
+        let pods = format!("{base}/pods/*/coppice_requests_waiting?labelSelector=app%3Dengine");
+        let list = world.raw(&pods).await?;
+        let values: Vec<_> = list["items"]
+            .as_array()
+            .context("items")?
+            .iter()
+            .map(|item| (&item["describedObject"]["name"], &item["value"]))
+            .collect();
+        assert_eq!(
+            values,
+            [(&json!("one"), &json!("30")), (&json!("two"), &json!("7"))]
+        );
+        let all = format!("{base}/metrics/coppice_requests_waiting");
+        assert_eq!(world.raw(&all).await?["items"][0]["value"], "37");
+    }
+    let eve = world.cluster.client_as("eve", &["system:authenticated"]);
+    let pods = format!("{CUSTOM}/namespaces/{namespace}/pods/*/coppice_requests_waiting");
+    let (code, message) = refusal(raw(&eve, &pods).await)?;
+    ensure!(
+        code == 403 && message.contains("pods/coppice_requests_waiting"),
+        "{code} {message}"
+    );
+    Ok(())
+}
+
+/// What `doctor` says of a cluster in which all is well, and of one in which the group is somebody else's.
+async fn doctor(world: &World, namespace: &str) -> anyhow::Result<()> {
+    let run = async |flags: &[&str]| -> anyhow::Result<(bool, String)> {
+        let output = tokio::process::Command::new(program())
+            .args(["doctor", "--apis=both", "--namespace", namespace])
+            .args(flags)
+            .arg("--kubeconfig")
+            .arg(world.cluster.kubeconfig())
+            .output()
+            .await?;
+        let text = String::from_utf8(output.stdout)?;
+        Ok((output.status.success(), text))
+    };
+    let (is_well, text) = run(&[]).await?;
+    ensure!(
+        is_well && text.lines().all(|line| line.starts_with("ok ")),
+        "{text}"
+    );
+    for part in [
+        "APIService v1beta2.custom.metrics.k8s.io: names Service",
+        "certificate: is signed by the caBundle",
+        "query coppice_requests_waiting: is 37",
+        "rights: the adapter and the HPA controller have",
+    ] {
+        ensure!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+    let (is_well, text) = run(&["--service-name=other"]).await?;
+    ensure!(
+        !is_well && text.contains("belongs to another server") && text.contains("next: "),
+        "{text}"
+    );
+    Ok(())
+}
+
+/// Both pods in one table, with a dash for what they do not expose.
+async fn top(world: &World, namespace: &str) -> anyhow::Result<()> {
+    let output = tokio::process::Command::new(program())
+        .args(["top", "--namespace", namespace, "--kubeconfig"])
+        .arg(world.cluster.kubeconfig())
+        .output()
+        .await?;
+    let text = String::from_utf8(output.stdout)?;
+    let row = |pod: &str| -> Option<Vec<String>> {
+        let mut rows = text.lines().map(|line| line.split_whitespace());
+        let row = rows.find(|row| row.clone().next() == Some(pod))?;
+        Some(row.map(str::to_owned).collect())
+    };
+    ensure!(output.status.success(), "{text}");
+    let cells = row("one").context("a row for pod one")?;
+    assert_eq!(cells[..4], ["one", "4", "30", "-"].map(str::to_owned));
+    ensure!(
+        row("two").is_some_and(|cells| cells[2] == "7") && text.contains("KV CACHE: "),
+        "{text}"
+    );
+    Ok(())
+}
+
 async fn discovery(world: &World) -> anyhow::Result<()> {
     let list = world.raw(BASE).await?;
     assert_eq!(list["kind"], "APIResourceList");
@@ -173,6 +262,21 @@ async fn discovery(world: &World) -> anyhow::Result<()> {
                 version["resources"]
                     .as_array()
                     .is_some_and(|resources| resources.len() > 20),
+                "{version}"
+            );
+            let custom = groups
+                .iter()
+                .find(|group| group["metadata"]["name"] == "custom.metrics.k8s.io")
+                .context("the other group")?;
+            let version = &custom["versions"][0];
+            ensure!(
+                version["version"] == "v1beta2" && version["freshness"] == "Current",
+                "{version}"
+            );
+            ensure!(
+                version["resources"][0]["subresources"]
+                    .as_array()
+                    .is_some_and(|metrics| metrics.len() > 20),
                 "{version}"
             );
             Ok::<_, anyhow::Error>(())
@@ -208,7 +312,7 @@ async fn openapi(world: &World) -> anyhow::Result<()> {
     let complaints: Vec<_> = log
         .lines()
         .filter(|line| {
-            line.contains("external.metrics.k8s.io")
+            (line.contains("external.metrics.k8s.io") || line.contains("custom.metrics.k8s.io"))
                 && line.to_ascii_lowercase().contains("openapi")
         })
         .filter(|line| line.starts_with('E') || line.contains("failed"))
