@@ -100,6 +100,15 @@ impl Sharing {
         self.set.is_empty() && lists.all(Vec::is_empty)
     }
 
+    /// Some claim may be used by more than one pod.
+    #[must_use]
+    pub fn ties_pods(&self) -> bool {
+        let mut of_cliques = self.cliques.values().flatten();
+        !self.set.is_empty()
+            || self.groups.values().any(|shares| !shares.is_empty())
+            || of_cliques.any(|share| share.scope == Scope::AllReplicas)
+    }
+
     /// Claims of the set as a whole.
     #[must_use]
     pub fn of_set(&self) -> BTreeSet<ClaimId> {
@@ -261,6 +270,21 @@ mod tests {
         assert_eq!(texts(&of_c), ["s-all", "s-0", "g-all", "g-1"]);
         let of_a = sharing.of_pod(0, &CliqueId::Standalone(clique("pc-a")), 1);
         assert_eq!(texts(&of_a), ["s-all", "s-0", "a-all", "a-1"]);
+    }
+
+    #[test]
+    fn only_claims_of_single_pods_tie_no_pods() {
+        let of_clique = |scope| Sharing {
+            cliques: [(clique("pc-a"), vec![share("a", scope)])].into(),
+            ..Sharing::default()
+        };
+        assert!(!Sharing::default().ties_pods() && !of_clique(Scope::PerReplica).ties_pods());
+        assert!(of_clique(Scope::AllReplicas).ties_pods() && sharing().ties_pods());
+        let of_group = Sharing {
+            groups: [(group(), vec![share("g", Scope::PerReplica)])].into(),
+            ..Sharing::default()
+        };
+        assert!(of_group.ties_pods());
     }
 
     #[test]

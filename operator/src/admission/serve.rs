@@ -275,10 +275,7 @@ mod tests {
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
         let request = Request::post(path).body(Body::from(body)).unwrap();
-        let response = router(metrics, knowledge())
-            .oneshot(request)
-            .await
-            .unwrap();
+        let response = router(metrics, knowledge()).oneshot(request).await.unwrap();
         let status = response.status().as_u16();
         let body = response.into_body().collect().await.unwrap().to_bytes();
         let value =
@@ -397,10 +394,7 @@ mod tests {
             Result<bytes::Bytes, std::io::Error>,
         >());
         let request = Request::post(VALIDATING_PATH).body(never).unwrap();
-        let response = router(metrics, knowledge())
-            .oneshot(request)
-            .await
-            .unwrap();
+        let response = router(metrics, knowledge()).oneshot(request).await.unwrap();
         assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
     }
 }

@@ -3,6 +3,10 @@
 //! Pods name their group from the start. A group that does not exist yet holds its pods in the scheduler's queue, so
 //! scaled gangs wait for the base gang, and pods above the floor wait for the floor, without gates and without a write per
 //! pod. What belongs to a group is decided by [`rounds`]; groups are made once and never changed.
+//!
+//! Pods that share a resource claim are in no group. The scheduler (1.37) finds nodes for all pods of a group before it writes any
+//! allocation down, and refuses a pod whose claim another one is about to allocate: such a group would wait for ever. So these
+//! pods are placed one by one, and a gang that is not complete says so. `gated` places them all or none.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -40,6 +44,10 @@ const COMPOSITE_TEMPLATE: &str = "gang";
 /// Template of groups.
 const GROUP_TEMPLATE: &str = "clique";
 
+/// What a gang says whose pods cannot be in a group.
+const ONE_BY_ONE: &str = "its pods share resource claims, which the stock scheduler cannot place together: they are placed one by one; start \
+                          the operator with --gang-backend=gated to have them placed all or none";
+
 /// The backend `native`.
 #[derive(Debug)]
 pub(crate) struct Native;
@@ -54,11 +62,14 @@ impl GangBackend for Native {
     }
 
     fn workload(&self, set: &Validated) -> Option<Workload> {
-        // A gang of one clique is one group, which needs no Workload.
-        (set.template.cliques().len() > 1).then(|| workload(set))
+        // A gang of one clique is one group, which needs no Workload; pods that share claims are in no group.
+        (!set.sharing.ties_pods() && set.template.cliques().len() > 1).then(|| workload(set))
     }
 
     fn place(&self, view: ReplicaView<'_>) -> Placement {
+        if view.scope.set.sharing.ties_pods() {
+            return Placement::default();
+        }
         let known = Known::read(view);
         let rounds = rounds::plan(
             &view.plan.gangs,
@@ -117,6 +128,9 @@ impl GangBackend for Native {
     }
 
     fn refusal(&self, view: ReplicaView<'_>, gang: &Gang) -> Option<String> {
+        if view.scope.set.sharing.ties_pods() {
+            return Some(ONE_BY_ONE.to_owned());
+        }
         let name = view.scope.gang(&gang.id);
         let members: Vec<String> = gang
             .members
