@@ -269,3 +269,104 @@ fn rows_of_one_cell_replace_each_other() {
     twice.insert(row.key(), row.clone());
     assert_eq!(twice.len(), 1);
 }
+
+#[derive(Debug, clap::Parser)]
+struct Cli {
+    #[command(flatten)]
+    args: super::command::Args,
+}
+
+/// Runs the command as it is typed.
+async fn typed(words: &[&str]) -> anyhow::Result<std::process::ExitCode> {
+    let words = std::iter::once("simulate").chain(words.iter().copied());
+    let cli = <Cli as clap::Parser>::try_parse_from(words)?;
+    super::command::run(cli.args).await
+}
+
+#[tokio::test]
+async fn shards_put_together_are_the_whole_and_a_resumed_batch_runs_what_is_missing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (scenario, whole, merged) = (path("small.toml"), path("whole.jsonl"), path("all.jsonl"));
+    std::fs::write(&scenario, SMALL).unwrap();
+    let common = [
+        scenario.as_str(),
+        "--policy=coppice,best-static,static:2",
+        "--seeds=2",
+        "--progress=none",
+    ];
+    let with = |more: &[&str]| -> Vec<String> {
+        let words = common.iter().chain(more);
+        words.map(|word| (*word).to_owned()).collect()
+    };
+    let run = async |words: Vec<String>| {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        typed(&words).await.unwrap()
+    };
+    run(with(&["--output", &whole])).await;
+    let rows = row::read(whole.as_ref()).unwrap();
+    assert_eq!(rows.len(), 6);
+    assert!(
+        rows.values()
+            .any(|row| row.policy == "best-static" && row.resolved != "best-static")
+    );
+    let (first, second) = (path("1.jsonl"), path("2.jsonl"));
+    run(with(&["--shard=1/2", "--output", &first])).await;
+    run(with(&["--shard=2/2", "--output", &second])).await;
+    assert_eq!(row::read(first.as_ref()).unwrap().len(), 3);
+    let page = path("page.html");
+    let words = [
+        "--merge", &first, &second, "--output", &merged, "--html", &page,
+    ];
+    typed(&words).await.unwrap();
+    assert_eq!(row::read(merged.as_ref()).unwrap(), rows);
+    assert!(std::fs::read_to_string(&page).unwrap().contains("coppice"));
+    // What is there is taken from the file, whatever it says, and not run again.
+    let mark = |row: &Row| Row {
+        schedule_digest: "kept".to_owned(),
+        ..row.clone()
+    };
+    let kept: Rows = row::read(first.as_ref())
+        .unwrap()
+        .values()
+        .map(|row| (row.key(), mark(row)))
+        .collect();
+    drop(Lines::create(whole.as_ref(), &kept).unwrap());
+    run(with(&["--resume", "--output", &whole])).await;
+    let resumed = row::read(whole.as_ref()).unwrap();
+    assert_eq!(resumed.len(), 6);
+    for (key, row) in &resumed {
+        match kept.get(key) {
+            Some(kept) => assert_eq!(row, kept),
+            None => assert_eq!(row, &rows[key]),
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_asked_for_in_vain_is_an_error() {
+    let refusal = async |words: &[&str]| format!("{:#}", typed(words).await.unwrap_err());
+    assert!(refusal(&[]).await.contains("give a scenario file"));
+    assert!(
+        refusal(&["--builtin=s9"])
+            .await
+            .contains("there are s1, s2")
+    );
+    let pool_only = [
+        "--builtin=s2",
+        "--policy=wva1",
+        "--seeds=1",
+        "--progress=none",
+    ];
+    assert!(refusal(&pool_only).await.contains("is for one pool"));
+    assert!(
+        refusal(&["--builtin=s2", "--policy=hpa", "--progress=none"])
+            .await
+            .contains("is not known")
+    );
+    assert!(
+        refusal(&["--merge=a", "--policy=coppice"])
+            .await
+            .contains("cannot be used with")
+    );
+}
