@@ -7,6 +7,7 @@ use kube::Api;
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
+use crate::keda;
 use crate::world::{Adapter, BASE, CUSTOM, Engine, LIMIT, SYSTEM, World, program, raw, refusal};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -24,6 +25,7 @@ async fn metrics_are_served_through_the_aggregation_layer_to_those_who_may() -> 
     discovery(&world).await?;
     doctor(&world, &namespace).await?;
     top(&world, &namespace).await?;
+    keda::answers(&world, &adapter, &namespace).await?;
     openapi(&world).await?;
     rights(&world, &namespace).await?;
     direct(&world, &adapter, &namespace).await?;

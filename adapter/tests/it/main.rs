@@ -3,6 +3,7 @@
 mod api;
 mod custom;
 mod hpa;
+mod keda;
 mod recorder;
 mod rights;
 mod wanted;

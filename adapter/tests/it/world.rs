@@ -117,16 +117,21 @@ impl World {
         &self,
         adapter: &Adapter,
     ) -> anyhow::Result<reqwest::ClientBuilder> {
+        Ok(reqwest::Client::builder()
+            .tls_certs_only([reqwest::Certificate::from_pem(&self.bundle().await?)?])
+            .resolve("localhost", adapter.address))
+    }
+
+    /// Whom the API server trusts for the adapter, as PEM.
+    pub(crate) async fn bundle(&self) -> anyhow::Result<Vec<u8>> {
         let services: Api<APIService> = Api::all(self.client.clone());
         let bundle = wait::until(LIMIT, "a bundle in the APIService", || async {
-            let service = services.get("v1beta1.external.metrics.k8s.io").await?;
+            let service = services.get(SERVICES[0]).await?;
             let bundle = service.spec.and_then(|spec| spec.ca_bundle);
             bundle.context("no bundle")
         })
         .await?;
-        Ok(reqwest::Client::builder()
-            .tls_certs_only([reqwest::Certificate::from_pem(&bundle.0)?])
-            .resolve("localhost", adapter.address))
+        Ok(bundle.0)
     }
 
     /// A token of a new service account.
@@ -228,6 +233,8 @@ pub(crate) struct Adapter {
     pub(crate) address: SocketAddr,
     /// Of its metrics.
     admin: SocketAddr,
+    /// Of KEDA's external scaler.
+    pub(crate) keda: SocketAddr,
 }
 
 impl Adapter {
@@ -250,8 +257,12 @@ impl Adapter {
         flags: &[String],
         kubeconfig: &std::path::Path,
     ) -> anyhow::Result<Self> {
+        // Chosen here, so that its log line is told from those of the others; on an address of its own, where nobody else takes it meanwhile.
+        let keda =
+            std::net::TcpListener::bind((Ipv4Addr::new(127, 127, 255, 1), 0))?.local_addr()?;
         let mut process = Command::new(program())
             .args(["serve", "--log-format", "json"])
+            .arg(format!("--keda-bind-address={keda}"))
             .args(["--bind-address", "127.0.0.1:0"])
             .args(["--admin-address", "127.0.0.1:0"])
             .args(["--scrape-interval", "500ms", "--scrape-timeout", "400ms"])
@@ -275,7 +286,11 @@ impl Adapter {
             let event: Value = serde_json::from_str(&line).unwrap_or(Value::Null);
             seen.push(line);
             if event["message"] == "listening" {
-                let address = event["address"].as_str().context("an address")?.parse()?;
+                let address: SocketAddr =
+                    event["address"].as_str().context("an address")?.parse()?;
+                if address == keda {
+                    continue;
+                }
                 let place = if event["tls"] == true {
                     &mut secure
                 } else {
@@ -293,6 +308,7 @@ impl Adapter {
             process,
             address,
             admin,
+            keda,
         })
     }
 
