@@ -416,6 +416,11 @@ pub(crate) async fn keep(
 async fn forget_authorizer(client: &Client, registration: &Registration) {
     let api: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
     let [_, _, name] = names(&registration.namespaces);
+    // A start that has nothing to take away writes nothing.
+    let found = api.get_metadata_opt(&name).await;
+    if matches!(found, Ok(None)) {
+        return;
+    }
     match api.delete(&name, &DeleteParams::default()).await {
         Ok(_) => info!(
             name,
