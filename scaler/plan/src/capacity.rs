@@ -100,6 +100,19 @@ impl Profile {
         tokens / (self.prefill[1] * tokens + self.prefill[2] * tokens * tokens)
     }
 
+    /// Input tokens per second of a unit that prefills and decodes these requests, batches as large as cache and engine allow. More cannot be had,
+    /// whatever the objectives are.
+    pub(crate) fn combined_rate(&self, input: f64, output: f64) -> f64 {
+        let context = (input + output).max(1.0);
+        let batch = self
+            .max_sequences
+            .min(KV_SHARE * self.kv_capacity / context)
+            .max(1.0);
+        let decoding = output * self.step_seconds(batch, context) / batch;
+        let tokens = input.max(1.0);
+        tokens / (tokens / self.prefill_rate(input) + decoding)
+    }
+
     fn step_seconds(&self, batch: f64, context: f64) -> f64 {
         self.step[0] + self.step[1] * batch + self.step[2] * batch * context
     }

@@ -217,12 +217,15 @@ impl Signals<'_> {
             role: self.role,
             history: self.history,
         };
+        let efficiency = self.role.efficiency.share;
         let at_least = match role.stage {
             Stage::Prefill | Stage::Encode | Stage::Aggregated | Stage::Other => {
-                backlog.prefill(slo, stream, token_load)
+                backlog.prefill(slo, role.stage, stream, token_load)
             }
             Stage::Decode => backlog.decode(slo, stream, request_load),
         };
+        // Units that do less than their profile says are needed as if more were asked.
+        let stream = stream.scaled(1.0 / efficiency.unwrap_or(1.0));
         let need = model(slo, role.stage, stream);
         let demand = Demand {
             need: Form::Model {
@@ -249,6 +252,7 @@ impl Signals<'_> {
                 .map(|output| (Quantity::MeanOutputTokens, output)),
         );
         values.extend([forecast, (Quantity::Startup, horizon.as_secs_f64())]);
+        values.extend(efficiency.map(|share| (Quantity::Efficiency, share)));
         values.push((Quantity::Demand, need.units.max(at_least)));
         self.sized(demand, older(requests, tokens), values)
     }
@@ -415,7 +419,7 @@ impl Backlog<'_> {
     }
 
     /// Units of prefill for the flow and what has piled up by then, without regard to waiting times.
-    fn prefill(&self, slo: &SloSizing, stream: Stream, load: Forecast) -> f64 {
+    fn prefill(&self, slo: &SloSizing, stage: Stage, stream: Stream, load: Forecast) -> f64 {
         // A gateway counts what waits in engines, too.
         let held = self
             .history
@@ -423,7 +427,12 @@ impl Backlog<'_> {
             .get(&Quantity::GatewayWaiting)
             .map_or(0.0, |reading| reading.value);
         let queued = self.reading(Quantity::Waiting).max(held) * stream.input;
-        let rate = slo.profile.prefill_rate(stream.input);
+        let by_profile = if stage == Stage::Aggregated {
+            slo.profile.combined_rate(stream.input, stream.output)
+        } else {
+            slo.profile.prefill_rate(stream.input)
+        };
+        let rate = by_profile * self.role.efficiency.share.unwrap_or(1.0);
         let stock = self.carried(queued, load, |seconds, _| rate * self.units_after(seconds));
         let flow = stream.requests * stream.input;
         let tolerated = 0.5

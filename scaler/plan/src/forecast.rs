@@ -13,8 +13,8 @@ const KEPT: usize = 180;
 const BRIDGED: i64 = 3;
 /// Weight of the newest bin in the level.
 const LEVEL_WEIGHT: f64 = 0.4;
-/// Share of past forecasts that the margin should have covered.
-const MARGIN_QUANTILE: f64 = 0.9;
+/// Bins whose shortfall the margin leaves uncovered: a tenth of those that are kept.
+const SURPRISES: usize = KEPT / 10;
 
 /// A rate over time in bins of ten seconds, the newest still filling.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -172,16 +172,16 @@ impl Series {
         }
     }
 
-    /// How much the forecasts made `ahead` bins before each bin fell short, at the quantile.
+    /// How much the forecasts made `ahead` bins before each bin fell short, but for [`SURPRISES`] of the bins that are kept.
+    ///
+    /// Bins that have not been yet count as without a surprise: else one step in a short memory would be paid for until the memory is full.
     fn margin(&self, ahead: usize, window: usize) -> f64 {
         let mut short: Vec<f64> = (ahead..self.len())
             .map(|bin| self.values[bin] - self.expected(bin - ahead, ahead, window))
             .collect();
-        if short.len() < 6 {
+        let Some(index) = short.len().checked_sub(SURPRISES + 1) else {
             return 0.0;
-        }
-        let rank = crate::units::floor_units(MARGIN_QUANTILE * count(short.len())) as usize;
-        let index = rank.min(short.len() - 1);
+        };
         let (_, value, _) = short.select_nth_unstable_by(index, f64::total_cmp);
         value.max(0.0)
     }

@@ -6,10 +6,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::decision::Decision;
+use crate::efficiency::Efficiency;
 use crate::fleet::Fleet;
 use crate::forecast::Bins;
 use crate::observation::{Observation, RoleObservation};
-use crate::policy::Policy;
+use crate::policy::{Policy, Sizing, Stage};
 use crate::reading::{Quantity, Reading, elapsed};
 
 /// Starts whose duration is kept for each role.
@@ -56,6 +57,7 @@ pub(crate) struct RoleHistory {
     pub(crate) current: Option<u32>,
     pub(crate) wanted: Option<u32>,
     pub(crate) startups: VecDeque<Duration>,
+    pub(crate) efficiency: Efficiency,
 }
 
 impl History {
@@ -99,8 +101,12 @@ impl History {
                 .any(|value| value > 0.0);
         }
         for (name, observed) in &observation.roles {
+            let rate = self.rate_by_profile(policy, name);
             let role = self.roles.entry(name.clone()).or_default();
             role.observe(observed, at);
+            if let Some(rate) = rate {
+                role.efficiency.learn(observed, rate, at);
+            }
             busy |= [
                 observed.waiting,
                 observed.running,
@@ -114,6 +120,23 @@ impl History {
             self.busy_at = at;
         }
         self.fill_bins(policy, observation);
+    }
+
+    /// Input tokens per second that a unit of a role works off at most by its profile, at the lengths seen now. `None`: it takes no prompts, has no
+    /// profile, or lengths are not known.
+    fn rate_by_profile(&self, policy: &Policy, name: &str) -> Option<f64> {
+        let role = policy.roles().iter().find(|role| role.name == name)?;
+        let Sizing::Slo(slo) = &role.sizing else {
+            return None;
+        };
+        let value = |quantity| self.offered.get(&quantity).map(|reading| reading.value);
+        let requests = value(Quantity::OfferedRequests).filter(|requests| *requests > 0.0)?;
+        let input = value(Quantity::OfferedInputTokens)? / requests;
+        match role.stage {
+            Stage::Prefill | Stage::Encode => Some(slo.profile.prefill_rate(input)),
+            Stage::Aggregated => Some(slo.profile.combined_rate(input, self.mean_output()?)),
+            Stage::Decode | Stage::Other => None,
+        }
     }
 
     /// Lengths vary more than rates: a new mean moves the known one by a fifth.

@@ -11,6 +11,7 @@ mod capacity;
 mod decide;
 mod decision;
 mod demand;
+mod efficiency;
 mod fit;
 mod fleet;
 mod forecast;

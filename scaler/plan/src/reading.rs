@@ -37,6 +37,8 @@ pub enum Quantity {
     ForecastInputTokens,
     /// Time from creation to readiness: the 90th percentile of recent starts, or what the policy assumes.
     Startup,
+    /// What saturated units were seen to work off, as a share of what the profile says. Below 1 the load counts for more by as much.
+    Efficiency,
     /// Units that the load needs before any limit.
     Demand,
 }
@@ -61,6 +63,7 @@ impl Quantity {
             Self::ForecastRequests => "forecastRequests",
             Self::ForecastInputTokens => "forecastInputTokens",
             Self::Startup => "startup",
+            Self::Efficiency => "efficiency",
             Self::Demand => "demand",
         }
     }
@@ -80,6 +83,7 @@ impl Quantity {
             Self::KvUsage => "caches",
             Self::Metric => "",
             Self::Startup => "s",
+            Self::Efficiency => "1",
             Self::Demand => "units",
         }
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::efficiency::Efficiency;
 use crate::history::{History, RoleHistory, Run};
 use crate::reading::elapsed;
 
@@ -19,7 +20,7 @@ const CHANGES: usize = 16;
 const RUNS: usize = 32;
 
 /// A compact copy of a [`History`]: changes that rate limits count, recommendations that windows count, and how long starts took. Load is not in it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
     #[serde(rename = "v")]
     form: u32,
@@ -33,7 +34,7 @@ pub struct Snapshot {
 }
 
 /// Times are seconds before `at`.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 struct RoleSnapshot {
     #[serde(rename = "c", default, skip_serializing_if = "Option::is_none")]
     current: Option<u32>,
@@ -48,6 +49,8 @@ struct RoleSnapshot {
     /// Seconds.
     #[serde(rename = "t", default, skip_serializing_if = "Vec::is_empty")]
     startups: Vec<u64>,
+    #[serde(rename = "e", default, skip_serializing_if = "Option::is_none")]
+    efficiency: Option<f64>,
 }
 
 /// A snapshot of another form.
@@ -80,6 +83,10 @@ impl History {
                 .collect(),
             recommended: runs(&role.recommended.runs),
             startups: role.startups.iter().map(Duration::as_secs).collect(),
+            efficiency: role
+                .efficiency
+                .share
+                .map(|share| (share * 1_000.0).round() / 1_000.0),
         };
         Snapshot {
             form: FORM,
@@ -137,6 +144,9 @@ impl History {
                 .take(20)
                 .map(|seconds| Duration::from_secs(*seconds))
                 .collect();
+            if let Some(share) = role.efficiency {
+                restored.efficiency = Efficiency::restored(share);
+            }
             if gapless {
                 restored.recommended.runs = role.recommended.iter().take(RUNS).map(run).collect();
             }

@@ -192,6 +192,21 @@ fn sizing_by_objective_follows_a_ramp_ahead_of_it() {
     insta::assert_snapshot!(world.timeline);
 }
 
+#[test]
+fn units_that_do_less_than_their_profile_says_are_added_until_nothing_waits() {
+    let roles = vec![role("server", Stage::Aggregated, bounds(1, 64), slo())];
+    let mut world = World::new(Policy::new(roles, limits()).unwrap());
+    world.pace = 0.4;
+    world.run("0s load 8 8000 1000\n 1800s end");
+    assert!(
+        world.waiting(0) < 1.0 && world.ready(0) >= 10,
+        "{} wait for {} units\n{}",
+        world.waiting(0),
+        world.ready(0),
+        world.timeline
+    );
+}
+
 /// Steps systems that share a pool, each with the priority beside it, and checks that the pool holds at every instant.
 fn step_together(pool: u32, systems: &mut [(i32, World)]) {
     let claims: Vec<pool::Claim> = systems

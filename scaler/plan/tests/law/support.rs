@@ -213,6 +213,8 @@ pub(crate) struct World {
     pub(crate) now: u64,
     pub(crate) load: Load,
     pub(crate) startup: u64,
+    /// What a unit does, as a share of what it should.
+    pub(crate) pace: f64,
     grace: u64,
     gpus_per_unit: u32,
     initial: u32,
@@ -266,6 +268,7 @@ impl World {
                 output: 200.0,
             },
             startup: 30,
+            pace: 1.0,
             grace: 10,
             gpus_per_unit: 4,
             initial: 1,
@@ -493,6 +496,11 @@ impl World {
             .sum()
     }
 
+    /// Requests that wait for a role.
+    pub(crate) fn waiting(&self, role: usize) -> f64 {
+        self.queues[role]
+    }
+
     pub(crate) fn desired_sets(&self) -> u32 {
         self.desired_sets
     }
@@ -562,7 +570,7 @@ impl World {
                 Stage::Prefill => 10_000.0 / self.load.input,
                 _ => 2_000.0 / self.load.output,
             };
-            let capacity = per_unit * f64::from(self.ready(index));
+            let capacity = self.pace * per_unit * f64::from(self.ready(index));
             let served = (passing + self.queues[index] / 5.0).min(capacity);
             self.queues[index] = (self.queues[index] + (passing - served) * 5.0).max(0.0);
             passing = served;
