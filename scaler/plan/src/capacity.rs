@@ -4,6 +4,7 @@
 //! step with B sequences holding K tokens, N units. Lengths are known by their means only, so I and O are taken as exponentially distributed where
 //! a second moment is needed.
 
+use crate::policy::Stage;
 use crate::units::ceil_units;
 
 /// Squared coefficient of variation assumed of the variable part of a prefill.
@@ -237,6 +238,20 @@ pub(crate) fn decode(profile: &Profile, stream: Stream, itl: f64) -> Need {
     Need {
         units: (in_flight + (in_flight * stream.burstiness.max(1.0)).sqrt()) / batch,
         feasible: true,
+    }
+}
+
+/// Units that are busy all the time with this stream, whatever anyone waits: what it takes not to fall behind. Decode keeps its objective all the same.
+pub(crate) fn busy(profile: &Profile, stage: Stage, stream: Stream, itl: Option<f64>) -> f64 {
+    match (stage, itl) {
+        (Stage::Decode, Some(itl)) => {
+            let batch = profile.batch(itl, stream.context()).max(1.0);
+            stream.requests * residence(profile, stream, itl) / batch
+        }
+        (Stage::Aggregated, _) => {
+            stream.requests * stream.input / profile.combined_rate(stream.input, stream.output)
+        }
+        _ => stream.requests * profile.prefill_seconds(stream.input),
     }
 }
 

@@ -56,6 +56,20 @@ impl Demand {
         }
     }
 
+    /// Whole units that do not fall behind at share `x` of the load, whatever anyone waits.
+    pub(crate) fn busy_units(&self, x: f64) -> u32 {
+        match &self.need {
+            Form::Linear { units } => ceil_units(x * units),
+            Form::Model {
+                slo, stage, stream, ..
+            } => {
+                let stream = stream.scaled(x);
+                let itl = slo.itl.map(|objective| objective.target.as_secs_f64());
+                capacity::whole(capacity::busy(&slo.profile, *stage, stream, itl), stream)
+            }
+        }
+    }
+
     /// Whether the need is a flow that a smaller share of the load lowers.
     pub(crate) const fn is_flow(&self) -> bool {
         self.flow

@@ -132,7 +132,11 @@ impl Frame<'_> {
     pub(crate) fn solve(&self, sized: &[Sized]) -> Joint {
         let flow = self.flow_share(sized);
         let all = self.budget_share(sized, flow);
-        let mut units = self.units_at(sized, flow, all);
+        let mut units = if all < flow {
+            self.overloaded(sized, flow)
+        } else {
+            self.units_at(sized, flow, all)
+        };
         let before = units.clone();
         let mut lowered = BTreeSet::new();
         if let Some(band) = self.policy.limits().ratio {
@@ -175,6 +179,31 @@ impl Frame<'_> {
             return 1.0;
         }
         largest(|share| self.fits(&self.units_at(sized, flow, share)))
+    }
+
+    /// Units when the budget does not hold what the objectives need. Objectives alone would starve a role: one needs most of its units for the first
+    /// request already, another for each further one. So first no role falls behind the others, then the objectives are met for as much of the load
+    /// as the rest of the budget holds.
+    fn overloaded(&self, sized: &[Sized], flow: f64) -> Vec<u32> {
+        let busy = |share: f64| -> Vec<u32> {
+            let units = sized.iter().enumerate().map(|(role, sized)| {
+                let wanted = sized.demand.as_ref().map(|demand| demand.busy_units(share));
+                self.total(role)
+                    .clamp(wanted.unwrap_or(self.rooms[role].current))
+            });
+            units.collect()
+        };
+        let level = largest(|share| self.fits(&busy(share)));
+        let base = busy(level);
+        let beside = |share: f64| -> Vec<u32> {
+            let wanted = self.units_at(sized, flow, share);
+            wanted
+                .iter()
+                .zip(&base)
+                .map(|(wanted, base)| *wanted.max(base))
+                .collect()
+        };
+        beside(largest(|share| self.fits(&beside(share))))
     }
 
     /// Moves two roles into their band: the smaller side up while budget and maximum allow it, then the larger side down. Gives the roles that were

@@ -544,6 +544,39 @@ fn the_budget_is_shared_in_proportion_and_named() {
 }
 
 #[test]
+fn a_budget_below_the_objectives_starves_no_role() {
+    let objective = |milliseconds| Objective {
+        share: 0.95,
+        target: std::time::Duration::from_millis(milliseconds),
+        per_input_token: std::time::Duration::ZERO,
+    };
+    let sizing = Sizing::Slo(Box::new(SloSizing {
+        ttft: Some(objective(200)),
+        itl: Some(objective(10)),
+        profile: h200(),
+    }));
+    let roles = vec![
+        role("prefill", Stage::Prefill, bounds(1, 3), sizing.clone()),
+        role("decode", Stage::Decode, bounds(1, 3), sizing),
+    ];
+    let limits = Limits {
+        budget: Budget::Gpus(16),
+        ..limits()
+    };
+    let policy = Policy::new(roles, limits).unwrap();
+    for requests in [25.0, 35.0, 45.0] {
+        let decision = Case::new(policy.clone(), fleet(&[1, 1]))
+            .offered(requests, 3_000.0, 300.0)
+            .decide();
+        assert_eq!(
+            wanted(&decision),
+            [2, 2],
+            "four units for {requests} requests/s: prefill needs most of them for a few requests already, and decode gets its part"
+        );
+    }
+}
+
+#[test]
 fn growth_waits_for_the_gpus_of_what_is_going_away() {
     let policy = prefill_and_decode(Limits {
         budget: Budget::Gpus(24),
