@@ -50,7 +50,7 @@ impl Cell {
             self.seed,
             stream,
         )?;
-        Ok(Row {
+        let row = Row {
             format: FORMAT.to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             scenario: scenario.name(),
@@ -65,7 +65,8 @@ impl Cell {
                 &outcome,
                 instance.duration,
             ),
-        })
+        };
+        row.rounded()
     }
 }
 

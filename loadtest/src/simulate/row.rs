@@ -7,11 +7,14 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use coppice_simulation::Measures;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// Form of a line; lines of another form are not read.
 pub(super) const FORMAT: &str = "coppice-simulation/1";
 /// Longest line that is read: a cell of weeks with a change every few seconds stays far below.
 const LONGEST: usize = 64 << 20;
+/// Significant digits of a measure.
+const DIGITS: usize = 12;
 
 /// What one cell gave.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -48,6 +51,37 @@ impl Row {
             self.resolved.clone(),
             self.seed,
         )
+    }
+
+    /// The same with measures of [`DIGITS`] digits: a number of more is not read back as it was written, to the last bit, by every reader.
+    ///
+    /// # Errors
+    /// A measure is not finite, which would be a bug.
+    pub(super) fn rounded(self) -> anyhow::Result<Self> {
+        let mut measures = serde_json::to_value(&self.measures)?;
+        round(&mut measures);
+        Ok(Self {
+            measures: serde_json::from_value(measures)?,
+            ..self
+        })
+    }
+}
+
+fn round(value: &mut Value) {
+    match value {
+        Value::Number(number) if number.is_f64() => {
+            let digits = DIGITS - 1;
+            let rounded = number
+                .as_f64()
+                .and_then(|number| format!("{number:.digits$e}").parse().ok())
+                .and_then(serde_json::Number::from_f64);
+            if let Some(rounded) = rounded {
+                *number = rounded;
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(round),
+        Value::Object(fields) => fields.values_mut().for_each(round),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }
 
