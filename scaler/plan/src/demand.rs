@@ -56,6 +56,19 @@ impl Demand {
         }
     }
 
+    /// Whole units for share `x` of what arrives, without what has piled up: that goes when units are ready, and no other role's size may hang on it.
+    pub(crate) fn flow_units(&self, x: f64) -> u32 {
+        match &self.need {
+            Form::Linear { units } => ceil_units(x * units),
+            Form::Model {
+                slo, stage, stream, ..
+            } => {
+                let stream = stream.scaled(x);
+                capacity::whole(model(slo, *stage, stream).units, stream)
+            }
+        }
+    }
+
     /// Whole units that do not fall behind at share `x` of the load, whatever anyone waits.
     pub(crate) fn busy_units(&self, x: f64) -> u32 {
         match &self.need {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::decision::{Because, Limit};
-use crate::demand::Sized;
+use crate::demand::{Demand, Sized};
 use crate::fleet::Fleet;
 use crate::policy::{Bounds, Budget, Policy, RatioBand};
 use crate::units::{ceil_units, floor_units};
@@ -117,11 +117,15 @@ impl Frame<'_> {
 
     /// Units of every role at share `flow` of the flows and share `all` of everything.
     fn units_at(&self, sized: &[Sized], flow: f64, all: f64) -> Vec<u32> {
+        self.units_by(sized, |demand| {
+            demand.units(if demand.is_flow() { flow.min(all) } else { all })
+        })
+    }
+
+    /// Units of every role that `of` gives for its demand, within its bounds; a role without a demand keeps what it has.
+    fn units_by(&self, sized: &[Sized], of: impl Fn(&Demand) -> u32) -> Vec<u32> {
         let units = sized.iter().enumerate().map(|(role, sized)| {
-            let wanted = sized
-                .demand
-                .as_ref()
-                .map(|demand| demand.units(if demand.is_flow() { flow.min(all) } else { all }));
+            let wanted = sized.demand.as_ref().map(&of);
             self.total(role)
                 .clamp(wanted.unwrap_or(self.rooms[role].current))
         });
@@ -167,7 +171,7 @@ impl Frame<'_> {
                     .demand
                     .as_ref()
                     .filter(|demand| movable && demand.is_flow());
-                flow.is_none_or(|demand| demand.units(share) <= self.total(role).max())
+                flow.is_none_or(|demand| demand.flow_units(share) <= self.total(role).max())
             })
         };
         largest(within)
@@ -185,14 +189,7 @@ impl Frame<'_> {
     /// request already, another for each further one. So first no role falls behind the others, then the objectives are met for as much of the load
     /// as the rest of the budget holds.
     fn overloaded(&self, sized: &[Sized], flow: f64) -> Vec<u32> {
-        let busy = |share: f64| -> Vec<u32> {
-            let units = sized.iter().enumerate().map(|(role, sized)| {
-                let wanted = sized.demand.as_ref().map(|demand| demand.busy_units(share));
-                self.total(role)
-                    .clamp(wanted.unwrap_or(self.rooms[role].current))
-            });
-            units.collect()
-        };
+        let busy = |share| self.units_by(sized, |demand| demand.busy_units(share));
         let level = largest(|share| self.fits(&busy(share)));
         let base = busy(level);
         let beside = |share: f64| -> Vec<u32> {

@@ -1,7 +1,5 @@
 //! Policies that share a GpuBudget: classes, the ledger, and the limit at every instant.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -14,7 +12,7 @@ use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
 use crate::gateway::Gateway;
-use crate::support::{LIMIT, World};
+use crate::support::{LIMIT, MostHeld, World};
 
 /// GPUs of a pod.
 const UNIT: u32 = 2;
@@ -64,51 +62,16 @@ fn pool(name: &str) -> Value {
     })
 }
 
-/// The most GPUs that pods, or what the Deployments ask for, and what the ledger says, held at any instant that was seen.
-struct Watch {
-    most: Arc<AtomicU32>,
-    looks: Arc<AtomicU32>,
-    stop: Arc<AtomicBool>,
-}
-
-impl Watch {
-    fn start(world: &World, pool: &str) -> Self {
-        let watch = Self {
-            most: Arc::default(),
-            looks: Arc::default(),
-            stop: Arc::default(),
-        };
-        let (most, looks, stop) = (
-            Arc::clone(&watch.most),
-            Arc::clone(&watch.looks),
-            Arc::clone(&watch.stop),
-        );
-        let (deployments, pods) = (world.api::<Deployment>(), world.api::<Pod>());
-        let budgets: Api<GpuBudget> = Api::all(world.client.clone());
-        let pool = pool.to_owned();
-        tokio::spawn(async move {
-            while !stop.load(Ordering::Relaxed) {
-                if let Ok(held) = held(&deployments, &pods, &budgets, &pool).await {
-                    most.fetch_max(held, Ordering::Relaxed);
-                    looks.fetch_add(1, Ordering::Relaxed);
-                }
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-        });
-        watch
-    }
-
-    fn end(&self) -> Result<()> {
-        self.stop.store(true, Ordering::Relaxed);
-        let (most, looks) = (
-            self.most.load(Ordering::Relaxed),
-            self.looks.load(Ordering::Relaxed),
-        );
-        ensure!(looks > 50, "only {looks} looks");
-        ensure!(most <= POOL, "{most} GPUs of {POOL} at some instant");
-        ensure!(most == POOL, "the pool was never full: {most}");
-        Ok(())
-    }
+/// Looks at the GPUs that pods, or what the Deployments ask for, or what the ledger says hold.
+fn watch(world: &World, pool: &str) -> MostHeld {
+    let (deployments, pods) = (world.api::<Deployment>(), world.api::<Pod>());
+    let budgets: Api<GpuBudget> = Api::all(world.client.clone());
+    let pool = pool.to_owned();
+    MostHeld::watch(move || {
+        let (deployments, pods, budgets) = (deployments.clone(), pods.clone(), budgets.clone());
+        let pool = pool.clone();
+        async move { held(&deployments, &pods, &budgets, &pool).await }
+    })
 }
 
 async fn held(
@@ -207,7 +170,7 @@ async fn two_policies_share_a_pool_by_class_and_never_hold_more_than_it_has() ->
             ),
         )
         .await?;
-    let watch = Watch::start(&world, &name);
+    let watch = watch(&world, &name);
     world.apply(&pool(&name)).await?;
     world
         .apply(&policy(&production, "production", &name, "production"))
@@ -271,7 +234,9 @@ async fn two_policies_share_a_pool_by_class_and_never_hold_more_than_it_has() ->
     })
     .await?;
     world.settle(Duration::from_secs(6)).await?;
-    watch.end()?;
+    let most = watch.end()?;
+    ensure!(most <= POOL, "{most} GPUs of {POOL} at some instant");
+    ensure!(most == POOL, "the pool was never full: {most}");
     budgets.delete(&name, &Default::default()).await?;
     Ok(())
 }

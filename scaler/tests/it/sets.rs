@@ -1,7 +1,5 @@
 //! A disaggregated serving system on the real operator: both roles, groups and sets, the budget, restarts, and quiet.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
@@ -17,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::gateway::Gateway;
-use crate::support::{LIMIT, World, brief, wanted};
+use crate::support::{LIMIT, MostHeld, World, brief, wanted};
 
 /// Time between two decisions of the scaler under test.
 const INTERVAL: Duration = Duration::from_secs(2);
@@ -69,53 +67,17 @@ fn policy(gateway: &Gateway) -> Value {
     })
 }
 
-/// The most GPUs that pods and what objects ask for held at any instant that was seen.
-struct BudgetWatch {
-    most: Arc<AtomicU32>,
-    looks: Arc<AtomicU32>,
-    stop: Arc<AtomicBool>,
-}
-
-impl BudgetWatch {
-    fn start(world: &World) -> Self {
-        let watch = Self {
-            most: Arc::default(),
-            looks: Arc::default(),
-            stop: Arc::default(),
-        };
-        let (most, looks, stop) = (
-            Arc::clone(&watch.most),
-            Arc::clone(&watch.looks),
-            Arc::clone(&watch.stop),
-        );
-        let (pods, groups, sets) = (
-            world.api::<Pod>(),
-            world.api::<PodCliqueScalingGroup>(),
-            world.api::<PodCliqueSet>(),
-        );
-        tokio::spawn(async move {
-            while !stop.load(Ordering::Relaxed) {
-                if let Ok(held) = held(&pods, &groups, &sets).await {
-                    most.fetch_max(held, Ordering::Relaxed);
-                    looks.fetch_add(1, Ordering::Relaxed);
-                }
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-        });
-        watch
-    }
-
-    fn end(&self) -> Result<()> {
-        self.stop.store(true, Ordering::Relaxed);
-        let (most, looks) = (
-            self.most.load(Ordering::Relaxed),
-            self.looks.load(Ordering::Relaxed),
-        );
-        ensure!(looks > 50, "only {looks} looks");
-        ensure!(most <= BUDGET, "{most} GPUs of {BUDGET} at some instant");
-        ensure!(most > BUDGET / 2, "the budget was never put to use: {most}");
-        Ok(())
-    }
+/// Looks at the GPUs that pods and what objects ask for hold.
+fn watch(world: &World) -> MostHeld {
+    let (pods, groups, sets) = (
+        world.api::<Pod>(),
+        world.api::<PodCliqueScalingGroup>(),
+        world.api::<PodCliqueSet>(),
+    );
+    MostHeld::watch(move || {
+        let (pods, groups, sets) = (pods.clone(), groups.clone(), sets.clone());
+        async move { held(&pods, &groups, &sets).await }
+    })
 }
 
 /// GPUs of pods that exist, terminating ones included, and of units that are asked for and do not exist yet.
@@ -199,7 +161,7 @@ async fn a_serving_system_is_sized_as_one_within_its_budget_and_through_restarts
     world.apply(&set(&namespace)).await?;
     world.apply(&policy(&gateway)).await?;
     settled(&world, &[1, 1], 1).await?;
-    let budget = BudgetWatch::start(&world);
+    let budget = watch(&world);
 
     // A step: both roles rise in one record, within two intervals of two seconds each after it can be seen.
     let mut seen = records(&world);
@@ -289,7 +251,9 @@ async fn a_serving_system_is_sized_as_one_within_its_budget_and_through_restarts
     // Back to the start, after the window.
     gateway.load(5.0);
     settled(&world, &[1, 1], 1).await?;
-    budget.end()?;
+    let most = budget.end()?;
+    ensure!(most <= BUDGET, "{most} GPUs of {BUDGET} at some instant");
+    ensure!(most > BUDGET / 2, "the budget was never put to use: {most}");
     let cliques = world
         .api::<PodClique>()
         .list(&ListParams::default())

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -269,6 +271,50 @@ impl World {
                 ),
             }
         }
+    }
+}
+
+/// The most GPUs that were held at any instant that was seen: ten looks a second.
+pub(crate) struct MostHeld {
+    most: Arc<AtomicU32>,
+    looks: Arc<AtomicU32>,
+    stop: Arc<AtomicBool>,
+}
+
+impl MostHeld {
+    /// Looks until the end; a look that fails is none.
+    pub(crate) fn watch<F>(held: impl Fn() -> F + Send + 'static) -> Self
+    where
+        F: Future<Output = Result<u32>> + Send,
+    {
+        let watch = Self {
+            most: Arc::default(),
+            looks: Arc::default(),
+            stop: Arc::default(),
+        };
+        let (most, looks, stop) = (
+            Arc::clone(&watch.most),
+            Arc::clone(&watch.looks),
+            Arc::clone(&watch.stop),
+        );
+        tokio::spawn(async move {
+            while !stop.load(Ordering::Relaxed) {
+                if let Ok(held) = held().await {
+                    most.fetch_max(held, Ordering::Relaxed);
+                    looks.fetch_add(1, Ordering::Relaxed);
+                }
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        });
+        watch
+    }
+
+    /// Ends the watch, which must have seen enough.
+    pub(crate) fn end(&self) -> Result<u32> {
+        self.stop.store(true, Ordering::Relaxed);
+        let looks = self.looks.load(Ordering::Relaxed);
+        ensure!(looks > 50, "only {looks} looks");
+        Ok(self.most.load(Ordering::Relaxed))
     }
 }
 
