@@ -226,21 +226,18 @@ async fn on_every_level(profile: Profile, pool: &str) -> Result<()> {
     owners_and_labels(&site).await?;
     reserved(&site).await?;
 
-    // `gated` has left pods behind their gates here, now and then; rows of scaling are not held there yet.
-    if profile == Profile::Native {
-        world.scale_group("workload-0-sga", 1).await?;
-        site.expect(10, 2).await?;
-        world.scale_group("workload-0-sga", 3).await?;
-        site.expect(14, 4).await?;
-        world.scale_clique("workload-0-worker-a", 2).await?;
-        site.expect(15, 5).await?;
-        world.scale_clique("workload-0-worker-a", 1).await?;
-        site.expect(14, 4).await?;
-        world.scale_set("workload", 2).await?;
-        site.expect(24, 7).await?;
-        world.scale_set("workload", 1).await?;
-        site.expect(14, 4).await?;
-    }
+    world.scale_group("workload-0-sga", 1).await?;
+    site.expect(10, 2).await?;
+    world.scale_group("workload-0-sga", 3).await?;
+    site.expect(14, 4).await?;
+    world.scale_clique("workload-0-worker-a", 2).await?;
+    site.expect(15, 5).await?;
+    world.scale_clique("workload-0-worker-a", 1).await?;
+    site.expect(14, 4).await?;
+    world.scale_set("workload", 2).await?;
+    site.expect(24, 7).await?;
+    world.scale_set("workload", 1).await?;
+    site.expect(14, 4).await?;
 
     world.settle(QUIET).await?;
     world

@@ -450,11 +450,11 @@ impl Ledger {
     }
 
     fn enter_pod(&mut self, key: Key, record: PodRecord) {
-        if let Some(member) = &record.member {
-            self.members
-                .entry(member.gang.clone())
-                .or_default()
-                .insert(key.clone());
+        // A pod's first event may be its last for a long time: it has to be looked at without a second one.
+        if let Some(Member { gang, .. }) = &record.member {
+            self.touched.insert(gang.clone());
+            let pods = self.members.entry(gang.clone()).or_default();
+            pods.insert(key.clone());
         }
         self.account(&key, &record, true);
         self.pods.insert(key, record);
