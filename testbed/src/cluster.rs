@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
-use kube::api::PostParams;
+use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
+use k8s_openapi::api::core::v1::{Namespace, Pod, ServiceAccount};
+use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, Client, Config};
 
 use crate::audit::AuditLog;
@@ -148,6 +149,24 @@ impl Cluster {
         namespace(&self.client(), prefix).await
     }
 
+    /// Takes the pods and autoscalers out of a namespace that nobody needs any more. What a test leaves would go on costing
+    /// a shared control plane: a pod that cannot be placed is tried again for ever. Blocks for as long as that takes, at
+    /// most some seconds; a failure is no harm.
+    pub fn abandon(&self, namespace: &str) {
+        let (config, namespace) = (self.config(), namespace.to_owned());
+        let work = move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build();
+            let Ok(runtime) = runtime else { return };
+            let limit = Duration::from_secs(10);
+            let clear = async { tokio::time::timeout(limit, clear(config, namespace)).await };
+            drop(runtime.block_on(clear));
+        };
+        // The caller may be inside a runtime already, where nothing may block on another.
+        drop(std::thread::spawn(work).join());
+    }
+
     /// Ends one program of the control plane, as a crash would.
     ///
     /// # Errors
@@ -200,6 +219,19 @@ pub(crate) async fn namespace(client: &Client, prefix: &str) -> Result<String, N
     .await
     .map_err(NamespaceError::NotUsable)?;
     Ok(name)
+}
+
+async fn clear(config: Config, namespace: String) {
+    let Ok(client) = Client::try_from(config) else {
+        return;
+    };
+    let everything = ListParams::default();
+    let autoscalers: Api<HorizontalPodAutoscaler> = Api::namespaced(client.clone(), &namespace);
+    let at_once = DeleteParams::default().grace_period(0);
+    // Without autoscalers first, these would ask for the pods again.
+    drop(autoscalers.delete_collection(&at_once, &everything).await);
+    let pods: Api<Pod> = Api::namespaced(client, &namespace);
+    drop(pods.delete_collection(&at_once, &everything).await);
 }
 
 const PREFIX: &str = "test-";

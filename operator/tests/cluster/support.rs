@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use coppice_operator_api::{PodClique, PodCliqueScalingGroup, PodCliqueSet, PodGang, crd, labels};
-use coppice_testbed::fleet::{Fleet, FleetSettings};
+use coppice_testbed::fleet::{Farewell, Fleet, FleetSettings};
 use coppice_testbed::{Cluster, Profile, shared, wait};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -440,6 +440,7 @@ impl Drop for World {
             drop(child.kill());
             drop(child.wait());
         }
+        self.cluster.abandon(&self.namespace);
     }
 }
 
@@ -492,6 +493,7 @@ pub(crate) async fn more_nodes(
     settings.name_prefix = format!("{pool}-{name}");
     settings.labels = BTreeMap::from([("pool".to_owned(), pool.to_owned())]);
     settings.shape.gpus = pods;
+    settings.farewell = Farewell::CleanUp;
     Ok(Fleet::start(cluster, settings).await?)
 }
 

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use coppice_operator_api::condition::{self, ConditionType};
 use coppice_operator_api::{ClusterTopologyBinding, PodCliqueSet, PodGang, labels};
 use coppice_testbed::Profile;
-use coppice_testbed::fleet::{Fleet, FleetSettings};
+use coppice_testbed::fleet::{Farewell, Fleet, FleetSettings};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
@@ -35,6 +35,7 @@ impl Site {
         settings.name_prefix = format!("{pool}-");
         settings.labels = BTreeMap::from([("pool".to_owned(), pool.to_owned())]);
         settings.shape.gpus = 2;
+        settings.farewell = Farewell::CleanUp;
         settings.topology.nodes_per_rack = 2;
         settings.topology.racks_per_block = 2;
         settings.topology.rack_keys = vec![LEVELS[1].1.to_owned()];

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use coppice_operator_api::crd;
 use coppice_scaler_api::{ScalingPolicy, ScalingPolicyStatus, crds};
 use coppice_testbed::audit::{Mark, Write};
-use coppice_testbed::fleet::{Fleet, FleetSettings};
+use coppice_testbed::fleet::{Farewell, Fleet, FleetSettings};
 use coppice_testbed::{Cluster, Identity, Profile, shared, wait};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ListParams, Patch, PatchParams};
@@ -149,6 +149,7 @@ impl World {
         let mut settings = FleetSettings::new(nodes);
         settings.name_prefix = format!("{}-", world.namespace);
         settings.labels = BTreeMap::from([("pool".to_owned(), world.namespace.clone())]);
+        settings.farewell = Farewell::CleanUp;
         world._fleet = Some(Fleet::start(world.cluster, settings).await?);
         Ok(world)
     }

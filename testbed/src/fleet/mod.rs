@@ -36,12 +36,12 @@ use tokio::sync::{mpsc, oneshot};
 
 use self::addresses::Addresses;
 pub use self::command::{Command, CommandError, FleetState};
-use self::driver::{Driver, Envelope, Farewell};
+use self::driver::{Driver, Envelope};
 use self::engines::Engines;
 use self::heartbeat::Heartbeats;
 pub use self::heartbeat::RegisterError;
 pub use self::script::{SHUTDOWN, STARTUP};
-pub use self::settings::{FleetSettings, NodeShape, Startup, Topology, lease_period};
+pub use self::settings::{Farewell, FleetSettings, NodeShape, Startup, Topology, lease_period};
 use crate::cluster::Cluster;
 use crate::wait::{self, WaitError};
 
@@ -76,11 +76,12 @@ pub enum FleetError {
 }
 
 /// A running fleet, on a thread of its own, so that it outlives the runtime that started it. Dropping the value ends it:
-/// engines stop, nodes and pods stay in the cluster as if the power had failed. [`Fleet::clean_up`] removes them.
+/// engines stop, and nodes and pods stay or go as [`FleetSettings::farewell`] says.
 #[derive(Debug)]
 pub struct Fleet {
     commands: mpsc::UnboundedSender<Envelope>,
     farewell: Option<oneshot::Sender<Farewell>>,
+    at_end: Farewell,
     control: Option<SocketAddr>,
     config: Config,
     thread: Option<JoinHandle<()>>,
@@ -108,7 +109,7 @@ impl Fleet {
         let (commands, receiver) = mpsc::unbounded_channel();
         let (farewell, farewell_receiver) = oneshot::channel();
         let (ready, is_ready) = oneshot::channel();
-        let nodes = settings.nodes;
+        let (nodes, at_end) = (settings.nodes, settings.farewell);
         let world = World {
             config: config.clone(),
             settings,
@@ -123,6 +124,7 @@ impl Fleet {
         let fleet = Self {
             commands,
             farewell: Some(farewell),
+            at_end,
             control,
             config,
             thread: Some(thread),
@@ -282,7 +284,7 @@ impl Fleet {
 
 impl Drop for Fleet {
     fn drop(&mut self) {
-        self.say_goodbye(Farewell::Leave);
+        self.say_goodbye(self.at_end);
         if let Some(thread) = self.thread.take() {
             drop(thread.join());
         }

@@ -29,6 +29,17 @@ pub struct FleetSettings {
     pub control: Option<SocketAddr>,
     /// Status writes and deletions on their way at the same time.
     pub concurrency: usize,
+    /// What becomes of nodes and pods when the fleet's value is dropped.
+    pub farewell: Farewell,
+}
+
+/// How a fleet ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Farewell {
+    /// Nodes and pods stay as they are, as if the power had failed, and are lost to the cluster when their leases run out.
+    Leave,
+    /// Nodes are deleted and their pods removed.
+    CleanUp,
 }
 
 impl FleetSettings {
@@ -46,6 +57,7 @@ impl FleetSettings {
             engine_program: None,
             control: None,
             concurrency: 32,
+            farewell: Farewell::Leave,
         }
     }
 }

@@ -8,7 +8,7 @@ use coppice_testbed::{apply, wait};
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::json;
 
 use crate::support::{LONG, condition, gone, plain, pod_yaml, ready};
@@ -27,6 +27,25 @@ fn since(pod: &Pod, kind: &str) -> Option<Timestamp> {
             .as_ref()?
             .0,
     )
+}
+
+#[tokio::test]
+async fn an_abandoned_namespace_keeps_no_pods() -> anyhow::Result<()> {
+    let (cluster, _) = plain().await?;
+    let namespace = cluster.namespace("left").await?;
+    let pods: Api<Pod> = Api::namespaced(cluster.client(), &namespace);
+    let nowhere = "nodeSelector: {pool: nowhere}";
+    apply(&cluster.client(), &pod_yaml("runs", "", ""), &namespace).await?;
+    apply(
+        &cluster.client(),
+        &pod_yaml("waits", "", nowhere),
+        &namespace,
+    )
+    .await?;
+    ready(&pods, "runs").await?;
+    cluster.abandon(&namespace);
+    ensure!(pods.list(&ListParams::default()).await?.items.is_empty());
+    Ok(())
 }
 
 #[tokio::test]

@@ -336,10 +336,7 @@ fn a_new_pod_is_planned_by_its_first_event_alone() {
     let mut ledger = ledger(&[("n1", 4)], &[("a", 1)], &[]);
     assert_eq!(waiting(&mut ledger), []);
     assert!(ledger.put_pod(&pod(&gated("a", 0))));
-    assert_eq!(
-        waiting(&mut ledger),
-        [("a".to_owned(), 1, names(&["a-0"]))]
-    );
+    assert_eq!(waiting(&mut ledger), [("a".to_owned(), 1, names(&["a-0"]))]);
 }
 
 #[test]

@@ -30,7 +30,7 @@ use super::command::{Command, CommandError, FleetState};
 use super::engines::{EngineEvent, Engines};
 use super::gate::Gate;
 use super::heartbeat::Heartbeats;
-use super::settings::FleetSettings;
+use super::settings::{Farewell, FleetSettings};
 use super::status::Conditions;
 use super::timers::Timers;
 use super::writes::Writes;
@@ -40,15 +40,6 @@ use super::writes::Writes;
 pub(super) struct Envelope {
     pub(super) command: Command,
     pub(super) reply: oneshot::Sender<Result<FleetState, CommandError>>,
-}
-
-/// How a fleet ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Farewell {
-    /// Nodes and pods stay as they are, and are lost to the cluster when their leases run out.
-    Leave,
-    /// Nodes are deleted and their pods removed.
-    CleanUp,
 }
 
 /// Everything the loop owns.
