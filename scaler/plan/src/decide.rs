@@ -99,11 +99,12 @@ fn frame<'a>(
             stuck,
         }
     });
-    let rooms = rooms.collect();
+    let rooms: Vec<Room> = rooms.collect();
     let present = fleet.desired_sets;
-    let sets = policy
-        .limits()
-        .sets
+    // No set comes or goes while a role may not move: a new set would need units of it.
+    let frozen = rooms.iter().any(|room| room.frozen.is_some());
+    let bounds = policy.limits().sets.filter(|_| !frozen);
+    let sets = bounds
         .or_else(|| Bounds::new(present, present))
         .expect("a number is not above itself");
     Frame {

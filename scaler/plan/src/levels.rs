@@ -44,7 +44,6 @@ pub(crate) fn plan(
     now: Timestamp,
 ) -> Plan {
     let current = frame.fleet.desired_sets;
-    let frozen = frame.rooms.iter().any(|room| room.frozen.is_some());
     let needed_sets = frame.sets_for(wanted);
     let with_margin: Vec<u32> = needed
         .iter()
@@ -60,9 +59,7 @@ pub(crate) fn plan(
         limited_by: BTreeSet::new(),
         shares: Vec::new(),
     };
-    let chosen = if frozen {
-        stays
-    } else if needed_sets > current || current > frame.sets.max() {
+    let chosen = if needed_sets > current || current > frame.sets.max() {
         Plan {
             sets: needed_sets
                 .min(frame.sets.max())
@@ -119,6 +116,9 @@ fn set_limits(frame: &Frame<'_>, wanted: &[u32], needed: u32) -> BTreeSet<Limit>
         .max()
         .unwrap_or(0);
     let mut limits = BTreeSet::new();
+    if frame.rooms.iter().any(|room| room.frozen.is_some()) {
+        return limits;
+    }
     if unbounded > needed {
         limits.insert(Limit::SetsMax);
     }

@@ -463,6 +463,29 @@ fn paused_policies_and_conflicts_hold() {
 }
 
 #[test]
+fn while_a_role_may_not_move_no_set_comes_and_none_is_sized_for_it() {
+    let roles = [("a", 3), ("b", 3)].map(|(name, min)| {
+        let sizing = per_unit(Source::Waiting, 4.0);
+        role(name, Stage::Aggregated, bounds(min, 4), sizing)
+    });
+    let sets = Some(bounds(2, 3));
+    let policy = Policy::new(
+        roles.to_vec(),
+        Limits {
+            sets,
+            ..queue_limits()
+        },
+    );
+    let mut case = Case::new(policy.unwrap(), fleet(&[3, 3])).waiting(0.0);
+    case.fleet.roles[0].conflict = true;
+    let decision = case.decide();
+    assert_eq!((wanted(&decision), decision.sets.wanted), (vec![3, 3], 1));
+    case.fleet.roles[0].conflict = false;
+    let decision = case.decide();
+    assert_eq!((wanted(&decision), decision.sets.wanted), (vec![6, 6], 2));
+}
+
+#[test]
 fn units_that_cannot_be_scheduled_stop_growth_after_a_minute() {
     let with = |since: u64| {
         let mut case = Case::new(queue(bounds(1, 100), queue_limits()), fleet(&[6])).waiting(400.0);
