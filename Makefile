@@ -53,41 +53,43 @@ FIGURES := target/bench
 bench: bench-reader bench-decide bench-engine bench-placement bench-sim bench-driver bench-operator ## Measure everything; figures in target/bench/*.json
 	@echo; echo "all figures (median, mark, runs):"; $(RELEASE)/coppice-testbed bench show $(FIGURES)/*.json
 
-# The programs that benchmarks are run with; `cargo bench` builds what it measures. Each link is optimised as a whole and takes minutes.
+# The programs that benchmarks are run with, and the benchmarks. Always the whole workspace: one package alone would resolve
+# other features and build the dependencies again.
+BENCH := cargo bench --workspace
 .PHONY: release
 release: toolchain
-	cargo build --release --workspace --bin coppice-testbed --bin coppice-loadtest
+	cargo build --release --workspace --bins
+	$(BENCH) --no-run --bench reading --bench decide --bench steps --bench placement --bench simulate --bench scale
 	@mkdir -p $(FIGURES)
 
 .PHONY: bench-reader
 bench-reader: release ## Bytes per second of the exposition reader
-	cargo bench -p coppice-exposition --bench reading | tee $(FIGURES)/reader.txt | $(RELEASE)/coppice-testbed bench divan --prefix "reader: " --output $(FIGURES)/reader.json
+	$(BENCH) --bench reading | tee $(FIGURES)/reader.txt | $(RELEASE)/coppice-testbed bench divan --prefix "reader: " --output $(FIGURES)/reader.json
 
 .PHONY: bench-decide
 bench-decide: release ## Time of the scaler's decision
-	cargo bench -p coppice-scaler-plan --bench decide | tee $(FIGURES)/decide.txt | $(RELEASE)/coppice-testbed bench divan --prefix "decide: " --output $(FIGURES)/decide.json
+	$(BENCH) --bench decide | tee $(FIGURES)/decide.txt | $(RELEASE)/coppice-testbed bench divan --prefix "decide: " --output $(FIGURES)/decide.json
 
 .PHONY: bench-engine
 bench-engine: release ## Steps per second of the engine model
-	cargo bench -p coppice-engine --bench steps | tee $(FIGURES)/engine.txt | $(RELEASE)/coppice-testbed bench divan --prefix "engine: " --output $(FIGURES)/engine.json
+	$(BENCH) --bench steps | tee $(FIGURES)/engine.txt | $(RELEASE)/coppice-testbed bench divan --prefix "engine: " --output $(FIGURES)/engine.json
 
 .PHONY: bench-placement
 bench-placement: release ## Time to place gangs on 1,000 nodes
-	cargo bench -p coppice-operator-plan --bench placement | tee $(FIGURES)/placement.txt | $(RELEASE)/coppice-testbed bench divan --prefix "placement: " --output $(FIGURES)/placement.json
+	$(BENCH) --bench placement | tee $(FIGURES)/placement.txt | $(RELEASE)/coppice-testbed bench divan --prefix "placement: " --output $(FIGURES)/placement.json
 
 .PHONY: bench-sim
 bench-sim: release ## Simulated requests per second on one core
-	cargo bench -p coppice-simulation --bench simulate | tee $(FIGURES)/simulation.txt | $(RELEASE)/coppice-testbed bench divan --prefix "simulation: " --output $(FIGURES)/simulation.json
+	$(BENCH) --bench simulate | tee $(FIGURES)/simulation.txt | $(RELEASE)/coppice-testbed bench divan --prefix "simulation: " --output $(FIGURES)/simulation.json
 
 .PHONY: bench-driver
 bench-driver: release ## The load driver's highest valid rate, against a server whose latencies are known
 	$(RELEASE)/coppice-loadtest drive --find-max --bench-file $(FIGURES)/driver.json
 
 .PHONY: bench-operator
-bench-operator: toolchain controlplane ## 500 × 2 pods made, shrunk, grown, removed, on native and on gated
-	@mkdir -p $(FIGURES)
+bench-operator: release controlplane ## 500 × 2 pods made, shrunk, grown, removed, on native and on gated
 	for backend in native gated; do \
-		cargo bench -p coppice-operator --bench scale -- --backend $$backend --out "$(CURDIR)/$(FIGURES)/operator-$$backend.json" $(ARGS); \
+		$(BENCH) --bench scale -- --backend $$backend --out "$(CURDIR)/$(FIGURES)/operator-$$backend.json" $(ARGS); \
 	done
 
 .PHONY: build

@@ -69,7 +69,8 @@ async fn watch_for_partial(
                 .elapsed();
             longest = longest.max(partial);
         }
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        // Each look is a list of 400 pods.
+        tokio::time::sleep(PATIENCE / 10).await;
     }
     Ok(longest)
 }
