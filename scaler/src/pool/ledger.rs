@@ -59,8 +59,12 @@ impl Pools {
                 grants.extend(next(before, wanted, *may_sink, now));
             }
         }
-        grants.sort_by(|one, other| (&one.policy, &one.role).cmp(&(&other.policy, &other.role)));
-        (grants != view.grants).then_some(grants)
+        // Another order alone is no reason to write.
+        let mut before = view.grants.clone();
+        for list in [&mut grants, &mut before] {
+            list.sort_by(|one, other| (&one.policy, &one.role).cmp(&(&other.policy, &other.role)));
+        }
+        (grants != before).then_some(grants)
     }
 
     /// Writes the ledger of `pool` unless someone else has written it since it was read.

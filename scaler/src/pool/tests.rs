@@ -185,6 +185,16 @@ fn a_grant_rises_at_once_and_sinks_when_its_writes_have_been_seen() {
 }
 
 #[test]
+fn a_ledger_in_another_order_is_left_alone() {
+    let grants = vec![
+        grant("serving/b", Some("server"), 4, 0),
+        grant("elsewhere/a", Some("server"), 4, 0),
+    ];
+    let ledger = pools(Some("batch"), grants).ledger("pool", &[], at(100));
+    assert_eq!(ledger, None);
+}
+
+#[test]
 fn a_ledger_that_says_what_is_held_is_not_written() {
     let batch = Case::new("batch", "batch", 3, 1);
     let held = batch.fleet.holdings().unwrap();
