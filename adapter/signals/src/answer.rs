@@ -93,7 +93,7 @@ impl Evaluation<'_> {
         }
     }
 
-    const fn whose(what: What) -> Whose {
+    pub(crate) const fn whose(what: What) -> Whose {
         match what {
             What::Signal(signal) if signal.is_of_frontends() => Whose::Frontends,
             What::Signal(_) => Whose::Engines,
@@ -101,14 +101,14 @@ impl Evaluation<'_> {
         }
     }
 
-    const fn no_observations(&self, span: Duration) -> Missing {
+    pub(crate) const fn no_observations(&self, span: Duration) -> Missing {
         Missing::NoObservations {
             window: if span.is_zero() { self.window } else { span },
         }
     }
 
     /// What each selected endpoint has to say, if enough of them do.
-    fn gather<V>(
+    pub(crate) fn gather<V>(
         &self,
         whose: Whose,
         combine: Combine,
@@ -285,7 +285,13 @@ impl Evaluation<'_> {
 
     /// The answer to a query.
     pub(crate) fn answer(&self, metric: &Metric, raw: Option<u32>) -> Result<Answer, Missing> {
-        let Evaluated { value, rule, basis } = self.metric(metric, raw)?;
+        let evaluated = self.metric(metric, raw)?;
+        Ok(self.finish(evaluated, metric.is_windowed()))
+    }
+
+    /// An evaluated value as an answer.
+    pub(crate) fn finish(&self, evaluated: Evaluated, is_windowed: bool) -> Answer {
+        let Evaluated { value, rule, basis } = evaluated;
         let mut warnings = Vec::new();
         let without = basis.live - basis.contributors.len().min(basis.live);
         if rule == Rule::SumScaledUp {
@@ -318,17 +324,17 @@ impl Evaluation<'_> {
         if basis.at_finish {
             warnings.push("counted when requests end: comes in lumps".to_owned());
         }
-        Ok(Answer {
+        Answer {
             value,
             timestamp: basis.oldest,
-            window: metric.is_windowed().then_some(basis.span),
+            window: is_windowed.then_some(basis.span),
             contributing: basis.contributors.len(),
             live: basis.live,
             labels: self.labels(&basis),
             rule,
             at_finish: basis.at_finish,
             warnings,
-        })
+        }
     }
 
     /// Labels on which all contributors agree.
@@ -383,7 +389,7 @@ fn sum<V>(gathered: Gathered<V>, part: impl Fn(&V) -> f64) -> Evaluated {
 }
 
 impl<V> Gathered<V> {
-    fn without_values(self) -> Gathered<()> {
+    pub(crate) fn without_values(self) -> Gathered<()> {
         let Self {
             values: _,
             scale,

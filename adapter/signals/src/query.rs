@@ -78,6 +78,8 @@ pub enum Rule {
     Mean,
     /// Greatest.
     Max,
+    /// Least.
+    Min,
     /// Quantile of all endpoints' observations together.
     Quantile,
     /// Sum of one counter over the sum of another.
@@ -270,6 +272,7 @@ impl std::fmt::Display for Rule {
             Self::SumScaledUp => "sum, scaled up for missing endpoints",
             Self::Mean => "mean",
             Self::Max => "max",
+            Self::Min => "min",
             Self::Quantile => "quantile of all observations",
             Self::Ratio => "ratio of sums",
         })

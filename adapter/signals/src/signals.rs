@@ -20,6 +20,7 @@ use crate::endpoint::{Endpoint, Selected, Tracked};
 use crate::engines::{InvalidMapping, Kind, Mapping, Recognition, Servers, Signal, mapping};
 use crate::evaluate::servers;
 use crate::index::{Added, Index, WatchId};
+use crate::input::{Input, Overrides};
 use crate::metric::Metric;
 use crate::metrics::{FRESH, Metrics, NEVER_SCRAPED, NOT_READY, STALE, UNRECOGNISED};
 use crate::observe::{EndpointCounts, MeasuredHistogram, RoleSignals};
@@ -320,6 +321,45 @@ impl Signals {
             .signal(signal)
     }
 
+    /// Reads an input over all selected endpoints together.
+    ///
+    /// # Errors
+    /// Why there is no value. It is not zero.
+    pub fn read(
+        &self,
+        selection: &Selection,
+        input: &Input,
+        overrides: &Overrides,
+        now: Timestamp,
+    ) -> Result<Answer, Missing> {
+        let Overrides {
+            aggregate,
+            window,
+            stale_after,
+            quorum,
+        } = *overrides;
+        let raw = match input {
+            Input::Metric(metric) if (aggregate, stale_after, quorum) == (None, None, None) => {
+                let query = Query {
+                    metric: metric.clone(),
+                    selection: selection.clone(),
+                    window,
+                };
+                return self.query(&query, now);
+            }
+            Input::Metric(metric) => self.inner.raw_id(metric, now)?,
+            Input::Signal(_) => None,
+        };
+        let stale_after = stale_after.unwrap_or_else(|| self.inner.settings.stale_after());
+        let selected = self.inner.select_within(selection, stale_after, now);
+        let text = selection.to_string();
+        let mut evaluation = self
+            .inner
+            .evaluation(&selected, window, now, (selection, &text));
+        evaluation.quorum = quorum.unwrap_or(evaluation.quorum);
+        evaluation.input(input, raw, aggregate)
+    }
+
     /// The observations of one signal within the window, of all selected endpoints together.
     ///
     /// # Errors
@@ -397,7 +437,16 @@ impl Inner {
 
     /// The live endpoints that a selection takes in, by namespace and name.
     fn select(&self, selection: &Selection, now: Timestamp) -> Vec<Selected> {
-        let stale_after = self.settings.stale_after();
+        self.select_within(selection, self.settings.stale_after(), now)
+    }
+
+    /// As [`Self::select`], with another age at which samples stop counting.
+    fn select_within(
+        &self,
+        selection: &Selection,
+        stale_after: Duration,
+        now: Timestamp,
+    ) -> Vec<Selected> {
         let endpoints = self.matching(selection);
         let mut selected = Vec::with_capacity(endpoints.len());
         selected.extend(

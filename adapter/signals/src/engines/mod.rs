@@ -24,6 +24,7 @@ mod vllm;
 
 pub use mapping::{
     Aggregation, InvalidMapping, LabelCondition, Mapping, SignalMapping, Unit, UnknownName,
+    validate as validate_mappings,
 };
 pub use model::{
     Engine, Fold, LabelTest, Mark, Reading, Role, RoleLabel, Rule, Sign, Source, Spelling, Term,

@@ -12,7 +12,7 @@ use super::PLAIN;
 use super::model::{Engine, Fold, LabelTest, Mark, Reading, Role, Rule, Sign, Source, Term, Tier};
 use super::signal::{Kind, Signal};
 
-pub(crate) use validate::validate;
+pub use validate::validate;
 #[cfg(test)]
 pub(super) use validate::{MAPPINGS, RECOGNISED_BY};
 
@@ -155,7 +155,8 @@ impl Unit {
     }
 
     /// What turns it into the unit of the signals.
-    const fn scale(self) -> f64 {
+    #[must_use]
+    pub const fn scale(self) -> f64 {
         match self {
             Self::Count | Self::Share | Self::Seconds => 1.0,
             Self::Percent => 1e-2,
@@ -165,7 +166,7 @@ impl Unit {
     }
 
     /// Those in which a signal may be counted.
-    const fn of(signal: Signal) -> &'static [Self] {
+    pub(crate) const fn of(signal: Signal) -> &'static [Self] {
         match signal.kind() {
             Kind::Ratio => &[Self::Share, Self::Percent],
             _ if signal.is_time() => &[Self::Seconds, Self::Milliseconds, Self::Microseconds],
@@ -204,7 +205,7 @@ impl FromStr for Unit {
     }
 }
 
-fn unknown(what: &'static str, name: &str, known: &[&str]) -> UnknownName {
+pub(crate) fn unknown(what: &'static str, name: &str, known: &[&str]) -> UnknownName {
     UnknownName {
         what,
         name: name.chars().take(100).collect(),

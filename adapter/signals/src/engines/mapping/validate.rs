@@ -64,7 +64,10 @@ fn is_server_name(name: &str) -> bool {
 }
 
 /// Checks mappings, each for itself and all together.
-pub(crate) fn validate(mappings: &[Mapping]) -> Result<(), InvalidMapping> {
+///
+/// # Errors
+/// The first field that cannot work.
+pub fn validate(mappings: &[Mapping]) -> Result<(), InvalidMapping> {
     let mut names = BTreeSet::new();
     for mapping in mappings {
         let at = At {
