@@ -6,7 +6,7 @@ use coppice_engine::{Profile, Settings};
 use coppice_scaler_plan::{Bounds, Stage};
 use coppice_simulation::policy::Spec;
 use coppice_simulation::{
-    Lengths, Objectives, Request, Role, Routing, StartUp, Timing, World, simulate,
+    Faults, Lengths, Objectives, Request, Role, Routing, StartUp, Timing, World, simulate,
 };
 use divan::Bencher;
 use divan::counter::ItemsCount;
@@ -113,7 +113,17 @@ fn bench(bencher: Bencher<'_, '_>, stages: &[Stage], policy: &str, load: &Load) 
     let spec: Spec = policy.parse().expect("a policy");
     bencher.counter(ItemsCount::new(requests.len())).bench(|| {
         let mut scaler = spec.build(&world).expect("a policy for this world");
-        simulate(&world, &requests, duration, scaler.as_mut(), 1, streams).expect("a run")
+        let requests = &requests;
+        simulate(
+            &world,
+            &Faults::default(),
+            requests,
+            duration,
+            scaler.as_mut(),
+            1,
+            streams,
+        )
+        .expect("a run")
     });
 }
 

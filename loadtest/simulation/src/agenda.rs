@@ -13,6 +13,10 @@ pub(crate) enum Action {
     Ready(usize),
     /// A leaving unit's time is up.
     GraceOver(usize),
+    /// The fault of this index begins.
+    Fault(usize),
+    /// GPUs may be free again.
+    Relief,
     /// Replicas are written.
     Apply(Vec<u32>),
     /// Everything is scraped.
@@ -22,7 +26,7 @@ pub(crate) enum Action {
 }
 
 /// Class of arrivals, which are read from the schedule and never queued here.
-pub(crate) const ARRIVAL: u8 = 4;
+pub(crate) const ARRIVAL: u8 = 6;
 
 impl Action {
     const fn class(&self) -> u8 {
@@ -30,7 +34,9 @@ impl Action {
             Self::Wake(_) => 0,
             Self::Ready(_) => 1,
             Self::GraceOver(_) => 2,
-            Self::Apply(_) => 3,
+            Self::Fault(_) => 3,
+            Self::Relief => 4,
+            Self::Apply(_) => 5,
             Self::Scrape => ARRIVAL + 1,
             Self::Decide => ARRIVAL + 2,
         }

@@ -3,6 +3,9 @@
 use std::time::Duration;
 
 use coppice_engine::Engine;
+use coppice_scaler_plan::ceil_units;
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
 
 use crate::unit::Unit;
 use crate::world::World;
@@ -53,8 +56,8 @@ impl Fleet {
         unit
     }
 
-    /// Binds waiting units, oldest first; one that does not fit is passed over. Answers who was bound.
-    pub(crate) fn bind(&mut self, world: &World, now: Duration) -> Vec<usize> {
+    /// Binds waiting units, oldest first, to the cluster's GPUs without the `missing` ones; one that does not fit is passed over. Answers who was bound.
+    pub(crate) fn bind(&mut self, world: &World, missing: u32, now: Duration) -> Vec<usize> {
         let mut waiting: Vec<usize> = self
             .live
             .iter()
@@ -67,7 +70,7 @@ impl Fleet {
             let gpus = world.roles()[self.units[*unit].role].gpus_per_unit;
             let fits = world
                 .cluster_gpus
-                .is_none_or(|there| self.used_gpus + gpus <= there);
+                .is_none_or(|there| self.used_gpus + gpus <= there.saturating_sub(missing));
             if fits {
                 self.used_gpus += gpus;
                 self.units[*unit].bound = Some(now);
@@ -108,6 +111,37 @@ impl Fleet {
         })
     }
 
+    /// Who dies when `share` of the serving units of each role does, drawn.
+    pub(crate) fn struck(&self, share: f64, random: &mut ChaCha8Rng) -> Vec<usize> {
+        let of_role = self.serving.iter().map(|serving| {
+            let count = ceil_units(serving.len() as f64 * share) as usize;
+            let mut drawn = shuffled(serving, random);
+            drawn.truncate(count);
+            drawn
+        });
+        of_role.collect::<Vec<_>>().concat()
+    }
+
+    /// Units that stand on a node of so many GPUs, drawn from all that hold some until no other fits.
+    pub(crate) fn on_node(&self, world: &World, gpus: u32, random: &mut ChaCha8Rng) -> Vec<usize> {
+        let holding: Vec<usize> = self
+            .live
+            .iter()
+            .flatten()
+            .copied()
+            .filter(|unit| self.units[*unit].holds_gpus())
+            .collect();
+        let mut left = gpus;
+        let mut on_node = shuffled(&holding, random);
+        on_node.retain(|unit| {
+            let own = world.roles()[self.units[*unit].role].gpus_per_unit;
+            let fits = own <= left;
+            left -= if fits { own } else { 0 };
+            fits
+        });
+        on_node
+    }
+
     /// Takes a unit out of the router's sight.
     pub(crate) fn leave(&mut self, unit: usize, now: Duration) {
         self.units[unit].leaving = Some(now);
@@ -129,4 +163,12 @@ impl Fleet {
         self.live[role].retain(|other| *other != unit);
         self.serving[role].retain(|other| *other != unit);
     }
+}
+
+/// Units in a drawn order, which does not depend on the order in which they are given.
+fn shuffled(units: &[usize], random: &mut ChaCha8Rng) -> Vec<usize> {
+    let mut drawn = units.to_vec();
+    drawn.sort_unstable();
+    drawn.shuffle(random);
+    drawn
 }

@@ -13,6 +13,7 @@
 
 mod agenda;
 mod bound;
+mod fault;
 mod fleet;
 mod known;
 mod measure;
@@ -28,6 +29,7 @@ mod unit;
 mod world;
 
 pub use bound::least_gpu_hours;
+pub use fault::{Fault, FaultKind, Faults};
 pub use known::{Capacity, law_profile};
 pub use measure::{Judged, Measures, Quantiles, RoleMeasures};
 pub use outcome::{Ended, Fate, Life, Outcome, Target};

@@ -56,7 +56,7 @@ pub struct Measures {
     pub good: u64,
     /// Requests that no engine can run.
     pub refused: u64,
-    /// Requests whose unit left before they were done.
+    /// Requests whose unit left or died before they were done.
     pub aborted: u64,
     /// Requests that were not done when the run was over.
     pub unfinished: u64,
@@ -345,6 +345,7 @@ fn paid(unit: &Life, duration: Duration) -> Option<(Duration, Duration)> {
 fn wasted(units: &[Life]) -> u32 {
     let wasted = units.iter().filter(|unit| {
         unit.given == 0
+            && !unit.died
             && unit.bound.is_some()
             && unit
                 .leaving
@@ -471,6 +472,7 @@ mod tests {
             ready: None,
             leaving: None,
             gone: Some(second(50)),
+            died: false,
             given: 0,
         };
         assert_eq!(paid(&life, second(100)), Some((second(10), second(50))));
@@ -481,5 +483,21 @@ mod tests {
             ..life
         };
         assert_eq!(paid(&waiting, second(100)), None);
+    }
+
+    #[test]
+    fn a_unit_that_died_was_not_started_in_vain() {
+        let left = Life {
+            role: 0,
+            created: second(0),
+            bound: Some(second(10)),
+            ready: Some(second(20)),
+            leaving: Some(second(30)),
+            gone: Some(second(30)),
+            died: false,
+            given: 0,
+        };
+        assert_eq!(wasted(&[left]), 1);
+        assert_eq!(wasted(&[Life { died: true, ..left }]), 0);
     }
 }

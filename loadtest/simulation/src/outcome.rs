@@ -35,7 +35,7 @@ pub enum Fate {
     Finished,
     /// No engine can ever run it.
     Refused,
-    /// Its unit left before it was done.
+    /// Its unit left or died before it was done.
     Aborted,
     /// The run was over before it was.
     Unfinished,
@@ -56,6 +56,8 @@ pub struct Life {
     pub leaving: Option<Duration>,
     /// Its GPUs were free again.
     pub gone: Option<Duration>,
+    /// It died; nobody asked it to leave.
+    pub died: bool,
     /// Requests that it was given.
     pub given: u64,
 }

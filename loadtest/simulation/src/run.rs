@@ -8,6 +8,7 @@ use coppice_scaler_plan::Stage;
 use rand_distr::{Distribution, StandardNormal};
 
 use crate::agenda::{ARRIVAL, Action, Agenda};
+use crate::fault::{FaultKind, Faults};
 use crate::fleet::Fleet;
 use crate::outcome::{Ended, Fate, Life, Outcome, Target};
 use crate::prepare::{RunError, check, initial};
@@ -20,15 +21,17 @@ use crate::world::{Request, StartUp, Streams, World};
 /// Scrapes older than this are forgotten; no policy looks further back.
 const MEMORY: Duration = Duration::from_secs(45 * 60);
 
-/// Runs `requests` (sorted by time) through `world` under `scaler` for `duration`, then for [`crate::Timing::follow`] at most, until all have ended.
+/// Runs `requests` (sorted by time) through `world` under `scaler` for `duration`, then for [`crate::Timing::follow`] at most, until all have ended; meanwhile
+/// `faults` happen.
 ///
-/// At one instant engines go first, then units that become ready, grace periods that end, replicas that are written, arrivals, scrapes, decisions. The
+/// At one instant engines go first, then units that become ready, grace periods that end, faults, replicas that are written, arrivals, scrapes, decisions. The
 /// policy goes on deciding behind `duration`; what that costs is not counted.
 ///
 /// # Errors
 /// [`RunError`]: requests out of order or too many, or a policy that starts with impossible units.
 pub fn simulate(
     world: &World,
+    faults: &Faults,
     requests: &[Request],
     duration: Duration,
     scaler: &mut dyn Scaler,
@@ -42,6 +45,7 @@ pub fn simulate(
     let initial = initial(world, scaler)?;
     let mut run = Run {
         world,
+        faults,
         requests,
         streams,
         seed,
@@ -93,6 +97,7 @@ struct Flight {
 #[derive(Debug)]
 struct Run<'a> {
     world: &'a World,
+    faults: &'a Faults,
     requests: &'a [Request],
     streams: Streams,
     seed: u64,
@@ -124,6 +129,12 @@ impl Run<'_> {
         let end = duration + self.world.timing.follow;
         self.agenda.add(Duration::ZERO, Action::Scrape);
         self.agenda.add(scaler.period(), Action::Decide);
+        for (index, fault) in self.faults.iter().enumerate() {
+            self.agenda.add(fault.at, Action::Fault(index));
+        }
+        for relief in self.faults.reliefs() {
+            self.agenda.add(relief, Action::Relief);
+        }
         let mut next = 0;
         loop {
             let arrival = self.requests.get(next).map(|request| (request.at, ARRIVAL));
@@ -162,6 +173,8 @@ impl Run<'_> {
                 }
             }
             Action::GraceOver(unit) => self.cut_off(unit),
+            Action::Fault(index) => self.fail(index),
+            Action::Relief => self.bind(),
             Action::Apply(wanted) => {
                 self.writes_under_way -= 1;
                 self.scale(wanted);
@@ -359,6 +372,44 @@ impl Run<'_> {
         }
     }
 
+    /// Carries out what a fault does at its instant; what it does while it lasts is looked up where it matters.
+    fn fail(&mut self, index: usize) {
+        let Some(fault) = self.faults.get(index) else {
+            return;
+        };
+        let mut random = (self.streams)(self.seed, "faults", index as u64);
+        let dying = match fault.kind {
+            FaultKind::UnitsDie { share } => self.fleet.struck(share, &mut random),
+            FaultKind::NodeDies { gpus, .. } => self.fleet.on_node(self.world, gpus, &mut random),
+            FaultKind::MetricsLost { .. }
+            | FaultKind::MetricsFrozen { .. }
+            | FaultKind::SlowStarts { .. }
+            | FaultKind::NoGpus { .. } => return,
+        };
+        // All of them before any is cut off, so that none is sent what another one had.
+        for unit in &dying {
+            self.fleet.units[*unit].died = true;
+            if self.fleet.units[*unit].leaving.is_none() {
+                self.fleet.leave(*unit, self.now);
+            }
+        }
+        for unit in dying {
+            self.cut_off(unit);
+        }
+        self.replace();
+    }
+
+    /// Creates units until each role has those that are asked for.
+    fn replace(&mut self) {
+        for role in 0..self.fleet.desired.len() {
+            for _ in self.fleet.staying(role)..self.fleet.desired[role] {
+                let load = self.draw_load(role);
+                self.fleet.create(role, self.now, load);
+            }
+        }
+        self.bind();
+    }
+
     /// Aborts what a leaving unit still has.
     fn cut_off(&mut self, unit: usize) {
         if self.fleet.units[unit].gone.is_some() {
@@ -404,13 +455,7 @@ impl Run<'_> {
                 self.retire(unit);
             }
         }
-        for (role, wanted) in wanted.iter().enumerate() {
-            for _ in self.fleet.staying(role)..*wanted {
-                let load = self.draw_load(role);
-                self.fleet.create(role, self.now, load);
-            }
-        }
-        self.bind();
+        self.replace();
         self.targets.push(Target {
             at: self.now,
             units: wanted,
@@ -428,8 +473,12 @@ impl Run<'_> {
     }
 
     fn bind(&mut self) {
+        if self.faults.no_gpus(self.now) {
+            return;
+        }
         let timing = &self.world.timing;
-        for unit in self.fleet.bind(self.world, self.now) {
+        let missing = self.faults.missing_gpus(self.now);
+        for unit in self.fleet.bind(self.world, missing, self.now) {
             let ready = self.now + timing.scheduling + timing.node + self.fleet.units[unit].load;
             self.agenda.add(ready, Action::Ready(unit));
         }
@@ -438,7 +487,7 @@ impl Run<'_> {
     fn draw_load(&mut self, role: usize) -> Duration {
         let number = self.fleet.started[role];
         self.fleet.started[role] += 1;
-        match self.world.timing.load {
+        let load = match self.world.timing.load {
             StartUp::Fixed(time) => time,
             StartUp::Lognormal { median, sigma } => {
                 let entity = ((role as u64) << 48) | number;
@@ -446,6 +495,12 @@ impl Run<'_> {
                 let normal: f64 = StandardNormal.sample(&mut random);
                 median.mul_f64((sigma * normal).exp())
             }
+        };
+        let slowness = self.faults.slowness(self.now);
+        if slowness > 1.0 {
+            load.mul_f64(slowness)
+        } else {
+            load
         }
     }
 
@@ -470,11 +525,12 @@ impl Run<'_> {
         let units: Vec<UnitScrape> = serving.into_iter().filter_map(read).collect();
         let waiting = units.iter().map(|unit| unit.waiting).sum::<u32>() + self.gateway.held;
         self.waiting.push((self.now, waiting));
-        self.scrapes.push_back(Scrape {
+        let round = Scrape {
             at: self.now,
             gateway: self.gateway.clone(),
             units,
-        });
+        };
+        self.scrapes.extend(self.answered(round));
         let forgotten = self.now.saturating_sub(MEMORY);
         while self
             .scrapes
@@ -485,6 +541,24 @@ impl Run<'_> {
         }
         let next = self.now + self.world.timing.scrape_interval;
         self.agenda.add(next, Action::Scrape);
+    }
+
+    /// What a round of scrapes brings of what there was to read; `None`: every scrape failed.
+    fn answered(&self, round: Scrape) -> Option<Scrape> {
+        if self.faults.metrics_lost(self.now) {
+            return None;
+        }
+        if !self.faults.metrics_frozen(self.now) {
+            return Some(round);
+        }
+        let mut repeated = self.scrapes.back()?.clone();
+        repeated.at = round.at;
+        let answers = |unit: usize| {
+            let found = round.units.binary_search_by_key(&unit, |one| one.unit);
+            found.is_ok()
+        };
+        repeated.units.retain(|unit| answers(unit.unit));
+        Some(repeated)
     }
 
     fn decide(&mut self, scaler: &mut dyn Scaler) {
@@ -541,6 +615,7 @@ impl Run<'_> {
             ready: unit.ready,
             leaving: unit.leaving,
             gone: unit.gone,
+            died: unit.died,
             given: unit.given,
         });
         Outcome {

@@ -18,6 +18,8 @@ pub(crate) struct Unit {
     /// Since when it takes no new requests.
     pub(crate) leaving: Option<Duration>,
     pub(crate) gone: Option<Duration>,
+    /// It did not leave, it died.
+    pub(crate) died: bool,
     /// Requests that it has been given.
     pub(crate) given: u64,
     /// Requests that it has, kept KV counted.
@@ -42,6 +44,7 @@ impl Unit {
             ready: None,
             leaving: None,
             gone: None,
+            died: false,
             given: 0,
             in_flight: 0,
             prompt_tokens: 0,

@@ -198,6 +198,26 @@ pub enum WorldError {
         /// GPUs there are.
         there: u32,
     },
+    /// A fault that cannot be.
+    #[error("fault {number}: {field} is {value}: {hint}")]
+    Fault {
+        /// Position from 1.
+        number: usize,
+        /// Which of its fields.
+        field: &'static str,
+        /// Value.
+        value: String,
+        /// What to do.
+        hint: &'static str,
+    },
+    /// More faults than a run takes.
+    #[error("there are {count} faults, a run takes at most {most}: leave some out")]
+    Faults {
+        /// How many there are.
+        count: usize,
+        /// The most.
+        most: usize,
+    },
     /// A central queue that lets nothing through.
     #[error(
         "routing: a central queue with 0 requests for each unit serves nothing: give at least 1"

@@ -8,7 +8,9 @@ use std::time::Duration;
 use coppice_scaler_plan::Bounds;
 use coppice_simulation::policy::Spec;
 use coppice_simulation::policy::fixed::Fixed;
-use coppice_simulation::{Fate, Measures, Outcome, Request, Routing, StartUp, Timing, World};
+use coppice_simulation::{
+    Fate, Faults, Measures, Outcome, Request, Routing, StartUp, Timing, World, simulate,
+};
 use proptest::prelude::*;
 
 use common::*;
@@ -242,7 +244,8 @@ fn what_cannot_be_run_is_refused_with_a_reason() {
     let mut requests = requests(1, 20, |_| 2.0);
     let refusal = |requests: &[Request], units: Vec<u32>| {
         let mut fixed = Fixed::new(units);
-        coppice_simulation::simulate(&world, requests, second(20), &mut fixed, 1, streams)
+        let none = Faults::default();
+        simulate(&world, &none, requests, second(20), &mut fixed, 1, streams)
             .unwrap_err()
             .to_string()
     };

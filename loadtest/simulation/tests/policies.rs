@@ -10,38 +10,6 @@ use coppice_simulation::{Measures, Outcome, Request, Target, World};
 
 use common::*;
 
-const POOL: &[&str] = &[
-    "coppice",
-    "hpa-queue",
-    "hpa-kv",
-    "hpa-load",
-    "token-aware",
-    "slo-aware",
-    "wva1",
-    "wva2",
-    "dynamo",
-    "dynamo-load",
-    "dynamo-throughput",
-    "dynamo-kalman",
-    "apa",
-    "kpa",
-];
-const SPLIT: &[&str] = &[
-    "coppice",
-    "hpa-queue",
-    "hpa-kv",
-    "hpa-load",
-    "token-aware",
-    "slo-aware",
-    "dynamo",
-    "dynamo-load",
-    "dynamo-throughput",
-    "kthena",
-    "rbg",
-    "heteroscale",
-    "tokenscale",
-];
-
 fn under(policy: &str, world: &World, requests: &[Request], duration: Duration) -> Outcome {
     let spec: Spec = policy.parse().unwrap();
     let mut scaler = spec.build(world).unwrap();

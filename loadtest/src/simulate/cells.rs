@@ -44,6 +44,7 @@ impl Cell {
         let mut scaler = self.entrant.spec.build(&instance.world)?;
         let outcome = simulate(
             &instance.world,
+            &instance.faults,
             &instance.requests,
             instance.duration,
             scaler.as_mut(),

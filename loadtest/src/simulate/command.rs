@@ -12,6 +12,7 @@ use super::page;
 use super::progress::Display;
 use super::row::{self, Lines, Rows};
 use super::scenario::{Overrides, Scenario};
+use super::summary;
 use super::sweep::{self, Found, Goal};
 use super::text;
 use crate::drive::progress::ProgressKind;
@@ -69,7 +70,7 @@ pub struct Args {
     /// Scenario files (TOML); see loadtest/src/simulate/scenarios for those that are built in.
     #[arg(value_name = "SCENARIO.toml")]
     scenarios: Vec<PathBuf>,
-    /// Built-in scenarios: s1 to s5, r1, r3, r3-hits, or all.
+    /// Built-in scenarios: s1 to s5, r1, r3, r3-hits, m1 to m4, f1 to f4, f1-node, f2-frozen, or all.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     builtin: Vec<String>,
     /// Print the built-in scenarios and what they are for.
@@ -113,6 +114,9 @@ pub struct Args {
     /// Write a page with frontiers here.
     #[arg(long, value_name = "FILE.html")]
     html: Option<PathBuf>,
+    /// Write means, intervals and differences here, as one JSON object.
+    #[arg(long, value_name = "FILE.json")]
+    summary: Option<PathBuf>,
     /// How progress is shown.
     #[arg(long, value_enum, default_value_t)]
     progress: ProgressKind,
@@ -167,6 +171,10 @@ fn batch(args: &Args) -> anyhow::Result<ExitCode> {
         bail!("there are no results: the shard holds no cell, or the merged files are empty");
     }
     print(&text::render(&rows));
+    if let Some(path) = &args.summary {
+        std::fs::write(path, summary::render(&rows)?)
+            .with_context(|| format!("writing {}", path.display()))?;
+    }
     if let Some(path) = &args.html {
         std::fs::write(path, page::render(&rows))
             .with_context(|| format!("writing {}", path.display()))?;
@@ -333,7 +341,7 @@ fn label(name: &str, found: &Found) -> String {
     if found.reached {
         name.to_owned()
     } else {
-        format!("{name} missed")
+        format!("{name}{}", text::MISSED)
     }
 }
 

@@ -11,11 +11,14 @@
 mod builtin;
 mod cells;
 pub mod command;
+mod fault;
+mod overview;
 mod page;
 mod progress;
 mod row;
 mod scenario;
 mod statistics;
+mod summary;
 mod sweep;
 mod text;
 

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use super::overview::Overall;
 use super::row::Rows;
 use super::text::{Entry, Group};
 use crate::report::chart::{Chart, Line, Look, Quantity, TimeAxis, escape};
@@ -26,8 +27,12 @@ pub(super) fn render(rows: &Rows) -> String {
          <p class=\"facts\">Every figure is simulated, not measured. Attained: share of all requests that met both objectives; cost: GPUs held from binding to \
          release. Points are means over seeds; the line joins policies than which nobody is cheaper and as good, or as cheap and better.</p>\n"
     );
-    for group in Group::all(rows) {
-        scenario(&mut out, &group);
+    let groups = Group::all(rows);
+    if groups.len() > 1 {
+        overview(&mut out, &groups);
+    }
+    for group in &groups {
+        scenario(&mut out, group);
     }
     let _infallible = write!(
         out,
@@ -35,6 +40,37 @@ pub(super) fn render(rows: &Rows) -> String {
         env!("CARGO_PKG_VERSION")
     );
     out
+}
+
+/// Every policy over all scenarios.
+fn overview(out: &mut String, groups: &[Group<'_>]) {
+    out.push_str(
+        "<h2>All scenarios</h2>\n<p class=\"facts\">Each scenario counts the same; GPU-hours alone are a sum. Compare policies that ran in the same number of \
+         scenarios. Of least: GPU-hours over those that the work itself needs, geometric mean.</p>\n\
+         <div class=\"scroll\"><table class=\"numbers\"><thead><tr><th class=\"word\">Policy</th><th>Scenarios</th><th>Attained&nbsp;%</th>\
+         <th>Worst&nbsp;%</th><th class=\"word\">in</th><th>GPU-hours</th><th>Of least</th><th>Turns in ten minutes</th><th>Seconds over budget</th></tr></thead><tbody>",
+    );
+    for overall in Overall::all(groups) {
+        let _infallible = write!(
+            out,
+            "<tr><td class=\"word\">{}</td><td>{}</td><td>{:.2}</td><td>{:.2}</td><td class=\"word\">{}</td><td>{:.2}</td><td>{:.3}</td><td>{:.2}</td><td>{}</td></tr>",
+            escape(&overall.policy),
+            overall.scenarios,
+            100.0 * overall.attainment,
+            100.0 * overall.worst.attainment,
+            escape(&overall.worst.scenario),
+            overall.gpu_hours,
+            overall.of_least,
+            overall.reversals_per_10_minutes,
+            whole_seconds(overall.budget_violation_seconds)
+        );
+    }
+    out.push_str("</tbody></table></div>\n");
+}
+
+/// A time, or a dash where there is none to be measured.
+fn whole_seconds(seconds: Option<f64>) -> String {
+    seconds.map_or_else(|| "–".to_owned(), |seconds| format!("{seconds:.0}"))
 }
 
 fn scenario(out: &mut String, group: &Group<'_>) {
@@ -168,19 +204,15 @@ fn frontier(group: &Group<'_>) -> String {
 fn table(out: &mut String, group: &Group<'_>) {
     out.push_str(
         "<div class=\"scroll\"><table class=\"numbers\"><thead><tr><th></th><th class=\"word\">Policy</th><th>Attained&nbsp;%</th><th>TTFT&nbsp;%</th>\
-         <th>ITL&nbsp;%</th><th>Minutes below 90&nbsp;%</th><th>GPU-hours</th><th>Of static peak</th><th>Turns in ten minutes</th><th>Seeds</th></tr></thead><tbody>",
+         <th>ITL&nbsp;%</th><th>Minutes below 90&nbsp;%</th><th>GPU-hours</th><th>Of static peak</th><th>Turns in ten minutes</th><th>Seconds over budget</th><th>Seeds</th></tr></thead><tbody>",
     );
     let peak = group.peak_cost();
     for (index, entry) in group.entries.iter().enumerate() {
         let attained = entry.spread(|measures| measures.attainment);
         let cost = entry.spread(|measures| measures.gpu_hours);
-        let turns = entry.spread(|measures| {
-            let roles = measures.roles.iter();
-            roles.map(|role| role.reversals_per_10_minutes).sum()
-        });
         let _infallible = write!(
             out,
-            "<tr><td>{}</td><td class=\"word\">{}</td><td>{:.2} ± {:.2}</td><td>{:.2}</td><td>{:.2}</td><td>{:.1}</td><td>{:.2} ± {:.2}</td><td>{}</td><td>{:.1}</td><td>{}</td></tr>",
+            "<tr><td>{}</td><td class=\"word\">{}</td><td>{:.2} ± {:.2}</td><td>{:.2}</td><td>{:.2}</td><td>{:.1}</td><td>{:.2} ± {:.2}</td><td>{}</td><td>{:.1}</td><td>{}</td><td>{}</td></tr>",
             index + 1,
             escape(&entry.name()),
             100.0 * attained.mean,
@@ -193,7 +225,8 @@ fn table(out: &mut String, group: &Group<'_>) {
             cost.mean,
             cost.deviation,
             peak.map_or_else(|| "–".to_owned(), |peak| format!("{:.3}", cost.mean / peak)),
-            turns.mean,
+            entry.turns().mean,
+            whole_seconds(entry.over_budget()),
             entry.rows.len()
         );
     }

@@ -8,10 +8,12 @@ use std::time::Duration;
 use coppice_engine::{Profile, ProfileError, Settings};
 use coppice_scaler_plan::{Bounds, Stage};
 use coppice_simulation::{
-    Lengths, Objectives, Request, Role, Routing, StartUp, Timing, World, WorldError,
+    Faults, Lengths, Objectives, Request, Role, Routing, StartUp, Timing, World, WorldError,
 };
 use serde::Deserialize;
 
+use super::builtin;
+use super::fault::WrittenFault;
 use crate::drive::objective::TtftLimit;
 use crate::schedule::seed::Fnv;
 use crate::schedule::span::Span;
@@ -49,6 +51,9 @@ pub(super) struct Written {
     typical: Option<WrittenLengths>,
     #[serde(rename = "stream")]
     streams: Vec<StreamSpec>,
+    /// What goes wrong.
+    #[serde(default, rename = "fault")]
+    faults: Vec<WrittenFault>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -209,6 +214,7 @@ pub(super) struct Scenario {
 #[derive(Debug, Clone)]
 pub(super) struct Instance {
     pub(super) world: World,
+    pub(super) faults: Faults,
     pub(super) requests: Vec<Request>,
     pub(super) duration: Duration,
     pub(super) schedule_digest: String,
@@ -231,11 +237,12 @@ impl Scenario {
         text: &str,
         overrides: Overrides,
     ) -> Result<Self, ScenarioError> {
-        let mut written: Written = toml::from_str(text).map_err(|error| ScenarioError::Parse {
+        let (mut written, base) = written(text).map_err(|reason| ScenarioError::Parse {
             name: name.to_owned(),
-            reason: error.to_string().trim_end().to_owned(),
+            reason,
         })?;
         let mut hash = Fnv::new();
+        hash.bytes(base.as_bytes());
         hash.bytes(text.as_bytes());
         hash.bytes(format!("{overrides:?}").as_bytes());
         if let Some(start_up) = overrides.start_up {
@@ -299,9 +306,28 @@ impl Scenario {
         let requests = requests(&schedule, self.written.prefix_cache);
         Ok(Instance {
             world: self.world(&requests)?,
+            faults: self.faults(schedule.duration())?,
             duration: schedule.duration(),
             schedule_digest: format!("{:016x}", schedule.digest()),
             requests,
+        })
+    }
+
+    fn faults(&self, duration: Duration) -> Result<Faults, ScenarioError> {
+        let faults = || self.written.faults.iter().copied().map(WrittenFault::fault);
+        if let Some(late) = faults().position(|fault| fault.at >= duration) {
+            return Err(ScenarioError::Parse {
+                name: self.name(),
+                reason: format!(
+                    "fault {} begins when the run is over, at {}: let it begin earlier, or make the streams longer",
+                    late + 1,
+                    Span(duration)
+                ),
+            });
+        }
+        Faults::new(faults().collect()).map_err(|source| ScenarioError::World {
+            name: self.name(),
+            source,
         })
     }
 
@@ -373,6 +399,34 @@ impl Scenario {
             initial: role.initial,
         })
     }
+}
+
+/// Key of the built-in scenario that a file changes.
+const LIKE: &str = "like";
+
+/// A scenario's text, read, and the text of the built-in one that it is like: what it says itself goes in place of the other's top-level keys.
+fn written(text: &str) -> Result<(Written, &'static str), String> {
+    let reason = |error: toml::de::Error| error.to_string().trim_end().to_owned();
+    let mut own: toml::Table = toml::from_str(text).map_err(reason)?;
+    let Some(like) = own.remove(LIKE) else {
+        // From the text, so that errors name the line.
+        return Ok((toml::from_str(text).map_err(reason)?, ""));
+    };
+    let base = like.as_str().and_then(builtin::find).ok_or_else(|| {
+        let known: Vec<&str> = builtin::names().collect();
+        format!(
+            "like is {like}: give the name of a built-in scenario, {}",
+            known.join(", ")
+        )
+    })?;
+    let mut whole: toml::Table = toml::from_str(base).map_err(reason)?;
+    if whole.contains_key(LIKE) {
+        return Err(format!(
+            "like is {like}, which is itself like another one: name that one"
+        ));
+    }
+    whole.extend(own);
+    Ok((whole.try_into().map_err(reason)?, base))
 }
 
 impl WrittenTiming {

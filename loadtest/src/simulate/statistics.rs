@@ -1,6 +1,7 @@
 //! Means over seeds, and differences between two policies paired by seed.
 
 use rand::RngExt;
+use serde::Serialize;
 
 use crate::schedule::seed::stream;
 
@@ -8,7 +9,7 @@ use crate::schedule::seed::stream;
 const RESAMPLES: usize = 10_000;
 
 /// Mean and standard deviation.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(super) struct Spread {
     pub(super) mean: f64,
     /// 0 for one value.
@@ -34,7 +35,7 @@ impl Spread {
 }
 
 /// A mean difference with its 95 % interval.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(super) struct Difference {
     pub(super) mean: f64,
     pub(super) low: f64,

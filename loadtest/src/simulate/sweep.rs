@@ -58,12 +58,13 @@ impl Found {
 fn measure(instance: &Instance, units: &[u32], seed: u64) -> anyhow::Result<Measures> {
     let Instance {
         world,
+        faults,
         requests,
         duration,
         ..
     } = instance;
     let mut fixed = Fixed::new(units.to_vec());
-    let outcome = simulate(world, requests, *duration, &mut fixed, seed, stream)
+    let outcome = simulate(world, faults, requests, *duration, &mut fixed, seed, stream)
         .context("looking for a fixed fleet")?;
     Ok(Measures::of(world, requests, &outcome, *duration))
 }

@@ -5,10 +5,12 @@ use std::time::Duration;
 use coppice_simulation::{Ended, Fate, Request};
 
 use super::cells::{self, Cell, Entrant, Shard};
+use super::overview::Overall;
 use super::row::{self, Lines, Row, Rows};
 use super::scenario::{Overrides, Scenario};
 use super::sweep::{self, Goal};
-use super::{builtin, page, text};
+use super::text::Group;
+use super::{builtin, page, summary, text};
 use crate::drive::objective::Objectives as Driven;
 
 const SMALL: &str = r#"
@@ -170,6 +172,98 @@ fn text_and_page_show_every_policy_and_the_frontier() {
     assert!(page.contains("<svg") && page.contains("asked for") && !page.contains("NaN"));
 }
 
+/// Rows of [`SMALL`], and the same again as of a second scenario with half of the attainment, a tenth of the GPU-hours and a budget.
+fn two_scenarios(policies: &[&str]) -> Rows {
+    let rows = run(&all_cells(policies, 2), 2);
+    let second = rows.values().cloned().map(|mut row| {
+        row.scenario = "tiny".to_owned();
+        row.scenario_digest = "other".to_owned();
+        row.measures.attainment /= 2.0;
+        row.measures.gpu_hours /= 10.0;
+        row.measures.least_gpu_hours /= 10.0;
+        row.measures.budget_violation_seconds = Some(30.0);
+        (row.key(), row)
+    });
+    let second: Vec<_> = second.collect();
+    rows.into_iter().chain(second).collect()
+}
+
+#[test]
+fn over_all_scenarios_each_counts_the_same() {
+    let rows = two_scenarios(&["static:4", "static:6"]);
+    let groups = Group::all(&rows);
+    let all = Overall::all(&groups);
+    assert_eq!(all.len(), 2);
+    let small = groups
+        .iter()
+        .find(|group| group.scenario == "small")
+        .unwrap();
+    for overall in &all {
+        let entry = small.entry(&overall.policy).unwrap();
+        let attained = entry.spread(|measures| measures.attainment).mean;
+        let cost = entry.spread(|measures| measures.gpu_hours).mean;
+        let close = |value: f64, expected: f64| (value - expected).abs() < 1e-9;
+        assert_eq!(overall.scenarios, 2);
+        assert!(close(overall.attainment, 0.75 * attained), "{overall:?}");
+        assert_eq!(overall.worst.scenario, "tiny");
+        assert!(close(overall.gpu_hours, 1.1 * cost), "{overall:?}");
+        assert!(close(overall.of_least, cost / small.least()), "{overall:?}");
+        // Only one of the two has a budget.
+        assert_eq!(overall.budget_violation_seconds, Some(30.0));
+    }
+    assert!(all[0].attainment >= all[1].attainment);
+}
+
+#[test]
+fn a_policy_that_ran_in_fewer_scenarios_comes_last() {
+    let mut rows = two_scenarios(&["static:1", "static:6"]);
+    rows.retain(|_, row| row.policy != "static:6" || row.scenario != "tiny");
+    let all = Overall::all(&Group::all(&rows));
+    let order: Vec<(&str, usize)> = all
+        .iter()
+        .map(|overall| (overall.policy.as_str(), overall.scenarios))
+        .collect();
+    assert_eq!(order, [("static:1", 2), ("static:6", 1)]);
+}
+
+#[test]
+fn the_summary_and_the_page_have_the_overview_and_a_part_for_each_scenario() {
+    let rows = two_scenarios(&["coppice", "static:6"]);
+    let text = summary::render(&rows).unwrap();
+    assert_eq!(text, summary::render(&rows).unwrap());
+    let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(value["format"], "coppice-scaling/1");
+    let names: Vec<&str> = value["scenarios"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|scenario| scenario["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["small", "tiny"]);
+    assert_eq!(value["overview"].as_array().unwrap().len(), 2);
+    let [without, with] = [0, 1].map(|index| &value["scenarios"][index]["policies"][0]);
+    assert!(without["budget_violation_seconds"].is_null(), "{without}");
+    assert_eq!(with["budget_violation_seconds"], 30.0);
+    assert_eq!(without["seeds"], serde_json::json!([1, 2]));
+    let against = &value["scenarios"][0]["coppice_against"][0];
+    assert_eq!(against["policy"], "static:6");
+    assert!(against["gpu_hours_percent"]["low"].is_f64(), "{against}");
+    let page = page::render(&rows);
+    for part in ["<h2>All scenarios</h2>", "<h2>small</h2>", "<h2>tiny</h2>"] {
+        assert!(page.contains(part), "{part}");
+    }
+    assert!(text::render(&rows).contains("all scenarios:"));
+}
+
+#[test]
+fn the_scenario_whose_trace_is_not_passed_on_names_the_file_that_is_missing() {
+    let text = include_str!("scenarios/r2.toml");
+    let scenario = Scenario::parse("r2", text, Overrides::default()).unwrap();
+    let error = anyhow::Error::from(scenario.instance(1).map(|_| ()).unwrap_err());
+    let error = format!("{error:#}");
+    assert!(error.contains("AzureLLMInferenceTrace_code.csv"), "{error}");
+}
+
 #[test]
 fn a_scenario_of_nonsense_names_the_field() {
     let refusal = |from: &str, to: &str| {
@@ -199,6 +293,79 @@ fn a_scenario_of_nonsense_names_the_field() {
         refusal("name = \"small\"", "name = \"small\"\nrouting = \"fair\"")
             .contains("least-loaded")
     );
+}
+
+/// [`SMALL`] with lines before its timing.
+fn small_with(lines: &str) -> Scenario {
+    let text = SMALL.replace("[timing]", &format!("{lines}\n[timing]"));
+    Scenario::parse("small", &text, Overrides::default()).unwrap()
+}
+
+#[test]
+fn a_fault_that_is_none_names_the_field() {
+    let refusal = |fault: &str| {
+        let text = SMALL.replace("[timing]", &format!("[[fault]]\n{fault}\n[timing]"));
+        let error = match Scenario::parse("small", &text, Overrides::default()) {
+            Err(error) => anyhow::Error::from(error),
+            Ok(scenario) => scenario.instance(1).map(|_| ()).unwrap_err().into(),
+        };
+        format!("{error:#}")
+    };
+    let unknown = refusal("at = \"1m\"\nkind = \"flood\"");
+    assert!(unknown.contains("units-die"), "{unknown}");
+    let missing = refusal("at = \"1m\"\nkind = \"metrics-lost\"");
+    assert!(missing.contains("for"), "{missing}");
+    let strange = refusal("at = \"1m\"\nkind = \"units-die\"\nshare = 0.5\ngpus = 4");
+    assert!(strange.contains("gpus"), "{strange}");
+    let much = refusal("at = \"1m\"\nkind = \"units-die\"\nshare = 2.0");
+    assert!(much.contains("fault 1: share is 2"), "{much}");
+    let late = refusal("at = \"5m\"\nkind = \"units-die\"\nshare = 0.5");
+    assert!(late.contains("when the run is over, at 5m"), "{late}");
+}
+
+#[test]
+fn faults_of_a_file_happen_to_every_policy() {
+    let faulty = small_with("[[fault]]\nat = \"3m\"\nkind = \"units-die\"\nshare = 1.0");
+    assert_ne!(faulty.digest, small().digest);
+    let cells = all_cells(&["static:6", "coppice"], 1);
+    let mut rows = Vec::new();
+    cells::run(&cells, &[faulty], 2, |row| {
+        rows.push(row);
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(rows.len(), 2);
+    for row in &rows {
+        assert!(row.measures.aborted > 0, "{}", row.policy);
+    }
+    let without = run(&cells, 2);
+    assert!(without.values().all(|row| row.measures.aborted == 0));
+}
+
+#[test]
+fn a_scenario_like_another_has_its_load_and_world_and_its_own_faults() {
+    let built_in = |name: &str| {
+        let text = builtin::find(name).unwrap();
+        Scenario::parse(name, text, Overrides::default()).unwrap()
+    };
+    let step = built_in("s1");
+    let base = step.instance(1).unwrap();
+    assert_eq!(base.faults.iter().count(), 0);
+    for name in ["f1", "f1-node", "f2", "f2-frozen", "f3", "f4"] {
+        let scenario = built_in(name);
+        let own = scenario.instance(1).unwrap();
+        assert_eq!(own.schedule_digest, base.schedule_digest, "{name}");
+        assert_eq!(own.world.timing, base.world.timing, "{name}");
+        assert_eq!(own.faults.iter().count(), 1, "{name}");
+        assert_ne!(scenario.digest, step.digest, "{name}");
+    }
+    let refusal = |text: &str| {
+        let error = Scenario::parse("other", text, Overrides::default()).unwrap_err();
+        format!("{error:#}")
+    };
+    assert!(refusal("like = \"s9\"\nname = \"x\"").contains("like is \"s9\""));
+    assert!(refusal("like = \"f1\"\nname = \"x\"").contains("itself like another"));
+    assert!(refusal("like = \"s1\"\nname = \"x\"\nrolls = 1").contains("rolls"));
 }
 
 #[test]

@@ -4,13 +4,17 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use coppice_simulation::Measures;
+use serde::Serialize;
 
+use super::overview::Overall;
 use super::row::{Row, Rows};
 use super::statistics::{Difference, Spread};
 use crate::drive::text::{right_aligned, table, time};
 
 /// The policy that costs are given relative to.
 pub(super) const PEAK: &str = "peak-static";
+/// Behind the name of a fleet that was looked for where none reaches the goal.
+pub(super) const MISSED: &str = " missed";
 /// The policy that others are compared with.
 const OURS: &str = "coppice";
 
@@ -40,6 +44,26 @@ impl Entry<'_> {
         })
     }
 
+    /// Name, whether or not a fleet that was looked for was found.
+    pub(super) fn asked_for(&self) -> &str {
+        self.policy.strip_suffix(MISSED).unwrap_or(self.policy)
+    }
+
+    /// Changes of the fleet against the one before in ten minutes, over all roles.
+    pub(super) fn turns(&self) -> Spread {
+        self.spread(|measures| {
+            let roles = measures.roles.iter();
+            roles.map(|role| role.reversals_per_10_minutes).sum()
+        })
+    }
+
+    /// Seconds above the budget, on average over seeds; `None`: the scenario has no budget.
+    pub(super) fn over_budget(&self) -> Option<f64> {
+        let seconds = |row: &&Row| row.measures.budget_violation_seconds;
+        let seconds: Option<Vec<f64>> = self.rows.values().map(seconds).collect();
+        Some(Spread::of(&seconds?)?.mean)
+    }
+
     /// Name, with what was found where a fleet was looked for.
     pub(super) fn name(&self) -> String {
         if self.policy.contains("static") && self.policy != self.resolved {
@@ -49,6 +73,19 @@ impl Entry<'_> {
             self.policy.to_owned()
         }
     }
+}
+
+/// Our law minus another policy, over pairs of the same seed.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Compared {
+    /// The other one.
+    pub(super) policy: String,
+    /// Seeds that both have.
+    pub(super) seeds: usize,
+    /// Attainment, in points of a hundred.
+    pub(super) attained_points: Difference,
+    /// GPU-hours, in hundredths of the other's.
+    pub(super) gpu_hours_percent: Difference,
 }
 
 impl<'a> Group<'a> {
@@ -100,6 +137,18 @@ impl<'a> Group<'a> {
         Some(peak.spread(|measures| measures.gpu_hours).mean).filter(|cost| *cost > 0.0)
     }
 
+    /// Our law against each other policy; none where there are no two seeds to pair.
+    pub(super) fn compared(&self) -> Vec<Compared> {
+        let Some(ours) = self.entry(OURS) else {
+            return Vec::new();
+        };
+        let others = self.entries.iter();
+        let others = others.filter(|other| other.policy != ours.policy);
+        others
+            .filter_map(|other| Compared::of(ours, other))
+            .collect()
+    }
+
     /// Whether nobody is both cheaper and better (or one of them at the same of the other).
     pub(super) fn is_on_frontier(&self, entry: &Entry<'_>) -> bool {
         let place = |entry: &Entry<'_>| {
@@ -115,24 +164,55 @@ impl<'a> Group<'a> {
     }
 }
 
+impl Compared {
+    fn of(ours: &Entry<'_>, other: &Entry<'_>) -> Option<Self> {
+        let pairs: Vec<(&Measures, &Measures)> = ours
+            .rows
+            .iter()
+            .filter_map(|(seed, row)| Some((&row.measures, &other.rows.get(seed)?.measures)))
+            .collect();
+        let differences = |value: fn(&Measures, &Measures) -> f64| {
+            let each: Vec<f64> = pairs
+                .iter()
+                .map(|(ours, theirs)| value(ours, theirs))
+                .collect();
+            Difference::of(&each)
+        };
+        Some(Self {
+            policy: other.name(),
+            seeds: pairs.len(),
+            attained_points: differences(|ours, theirs| {
+                100.0 * (ours.attainment - theirs.attainment)
+            })?,
+            gpu_hours_percent: differences(|ours, theirs| {
+                100.0 * (ours.gpu_hours / theirs.gpu_hours - 1.0)
+            })?,
+        })
+    }
+}
+
 /// The table of every scenario, and our law against each policy where there are seeds to pair.
 pub(super) fn render(rows: &Rows) -> String {
     let mut out = String::new();
-    for group in Group::all(rows) {
+    let groups = Group::all(rows);
+    for group in &groups {
         let _infallible = writeln!(
             out,
             "{}: the work itself needs {:.2} GPU-h\n{}\n",
             group.scenario,
             group.least(),
-            results(&group)
+            results(group)
         );
-        if let Some(compared) = compared(&group) {
+        if let Some(compared) = compared(group) {
             let _infallible = writeln!(out, "{compared}\n");
         }
     }
+    if groups.len() > 1 {
+        let _infallible = writeln!(out, "all scenarios:\n{}\n", overview(&groups));
+    }
     out.push_str(
         "attained: share of all requests that met both objectives, ± over seeds; worst: 5th percentile by minute; GPU-h: from binding to release; \
-         units: held on average by role;\nturns: changes against the last one within 300 s, by role and ten minutes; *: nobody is cheaper and as good, or as cheap and better.\n",
+         units: held on average by role;\nturns: changes against the last one within 300 s, by role and ten minutes; over: seconds above the budget of GPUs;\n*: nobody is cheaper and as good, or as cheap and better.\n",
     );
     out
 }
@@ -149,6 +229,7 @@ fn results(group: &Group<'_>) -> String {
         "of peak",
         "units",
         "turns",
+        "over",
         "ttft p95",
         "itl p95",
         "aborted",
@@ -182,6 +263,9 @@ fn results(group: &Group<'_>) -> String {
             peak.map_or_else(|| "-".to_owned(), |peak| format!("{:.3}", cost.mean / peak)),
             by_role(entry, |role| role.mean_units, 2),
             by_role(entry, |role| role.reversals_per_10_minutes, 1),
+            entry
+                .over_budget()
+                .map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.0}")),
             tail(|measures| measures.ttft.map(|ttft| ttft.p95)),
             tail(|measures| measures.itl.map(|itl| itl.p95)),
             format!(
@@ -214,7 +298,7 @@ fn by_role(
 
 /// Our law minus each other policy, paired by seed.
 fn compared(group: &Group<'_>) -> Option<String> {
-    let ours = group.entry(OURS)?;
+    let compared = group.compared();
     let mut rows = table(&[
         "coppice against",
         "attained, points",
@@ -223,44 +307,54 @@ fn compared(group: &Group<'_>) -> Option<String> {
         "95 %",
         "seeds",
     ]);
-    let mut any = false;
-    for other in group
-        .entries
-        .iter()
-        .filter(|other| other.policy != ours.policy)
-    {
-        let pairs: Vec<(&Measures, &Measures)> = ours
-            .rows
-            .iter()
-            .filter_map(|(seed, row)| Some((&row.measures, &other.rows.get(seed)?.measures)))
-            .collect();
-        let differences = |value: fn(&Measures, &Measures) -> f64| {
-            let each: Vec<f64> = pairs
-                .iter()
-                .map(|(ours, theirs)| value(ours, theirs))
-                .collect();
-            Difference::of(&each)
-        };
-        let attained = differences(|ours, theirs| 100.0 * (ours.attainment - theirs.attainment));
-        let cost = differences(|ours, theirs| 100.0 * (ours.gpu_hours / theirs.gpu_hours - 1.0));
-        let (Some(attained), Some(cost)) = (attained, cost) else {
-            continue;
-        };
-        any = true;
-        let sign = |difference: &Difference| {
-            let tie = if difference.is_tie() { " (tie)" } else { "" };
-            format!("{:+.2}{tie}", difference.mean)
-        };
-        let interval =
-            |difference: &Difference| format!("{:+.2} to {:+.2}", difference.low, difference.high);
+    let sign = |difference: &Difference| {
+        let tie = if difference.is_tie() { " (tie)" } else { "" };
+        format!("{:+.2}{tie}", difference.mean)
+    };
+    let interval =
+        |difference: &Difference| format!("{:+.2} to {:+.2}", difference.low, difference.high);
+    for one in &compared {
         rows.add_row([
-            other.name(),
-            sign(&attained),
-            interval(&attained),
-            sign(&cost),
-            interval(&cost),
-            pairs.len().to_string(),
+            one.policy.clone(),
+            sign(&one.attained_points),
+            interval(&one.attained_points),
+            sign(&one.gpu_hours_percent),
+            interval(&one.gpu_hours_percent),
+            one.seeds.to_string(),
         ]);
     }
-    any.then(|| right_aligned(rows, 1))
+    (!compared.is_empty()).then(|| right_aligned(rows, 1))
+}
+
+/// Every policy over all scenarios.
+fn overview(groups: &[Group<'_>]) -> String {
+    let mut rows = table(&[
+        "policy",
+        "scenarios",
+        "attained %",
+        "worst %",
+        "GPU-h",
+        "of least",
+        "turns",
+        "over",
+    ]);
+    for overall in Overall::all(groups) {
+        rows.add_row([
+            overall.policy.clone(),
+            overall.scenarios.to_string(),
+            format!("{:.2}", 100.0 * overall.attainment),
+            format!(
+                "{:.2} in {}",
+                100.0 * overall.worst.attainment,
+                overall.worst.scenario
+            ),
+            format!("{:.2}", overall.gpu_hours),
+            format!("{:.3}", overall.of_least),
+            format!("{:.2}", overall.reversals_per_10_minutes),
+            overall
+                .budget_violation_seconds
+                .map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.0}")),
+        ]);
+    }
+    right_aligned(rows, 1)
 }

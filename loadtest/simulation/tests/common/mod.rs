@@ -6,8 +6,8 @@ use std::time::Duration;
 use coppice_engine::{Profile, Settings};
 use coppice_scaler_plan::{Bounds, Stage};
 use coppice_simulation::{
-    Lengths, Objectives, Outcome, Request, Role, Routing, Scaler, Sight, StartUp, Timing, World,
-    simulate,
+    Faults, Lengths, Objectives, Outcome, Request, Role, Routing, Scaler, Sight, StartUp, Timing,
+    World, simulate,
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -122,7 +122,17 @@ pub(crate) fn run(
     duration: Duration,
     scaler: &mut dyn Scaler,
 ) -> Outcome {
-    simulate(world, requests, duration, scaler, 1, streams).unwrap()
+    run_with(world, &Faults::default(), requests, duration, scaler)
+}
+
+pub(crate) fn run_with(
+    world: &World,
+    faults: &Faults,
+    requests: &[Request],
+    duration: Duration,
+    scaler: &mut dyn Scaler,
+) -> Outcome {
+    simulate(world, faults, requests, duration, scaler, 1, streams).unwrap()
 }
 
 /// Wants what a list says, one entry each period, and the last one from then on.
@@ -159,3 +169,37 @@ impl Scaler for Script {
         self.wanted[entry].clone()
     }
 }
+
+/// Policies of one pool.
+pub(crate) const POOL: &[&str] = &[
+    "coppice",
+    "hpa-queue",
+    "hpa-kv",
+    "hpa-load",
+    "token-aware",
+    "slo-aware",
+    "wva1",
+    "wva2",
+    "dynamo",
+    "dynamo-load",
+    "dynamo-throughput",
+    "dynamo-kalman",
+    "apa",
+    "kpa",
+];
+/// Policies of prefill and decode.
+pub(crate) const SPLIT: &[&str] = &[
+    "coppice",
+    "hpa-queue",
+    "hpa-kv",
+    "hpa-load",
+    "token-aware",
+    "slo-aware",
+    "dynamo",
+    "dynamo-load",
+    "dynamo-throughput",
+    "kthena",
+    "rbg",
+    "heteroscale",
+    "tokenscale",
+];
