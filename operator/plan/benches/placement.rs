@@ -1,7 +1,7 @@
 //! Time to place 100 gangs on 1,000 nodes.
 
 use coppice_operator_plan::placement::{
-    Gang, Group, Node, NodeShape, PodNeeds, Resources, Settings, Snapshot, Topology, Waiting,
+    Gang, Group, Node, NodeShape, Part, PodNeeds, Resources, Settings, Snapshot, Topology, Waiting,
     schedule,
 };
 use divan::Bencher;
@@ -78,6 +78,7 @@ fn gangs(count: usize, in_rack: bool) -> Vec<Waiting> {
                 name,
                 groups,
                 topology: in_rack.then_some(topology),
+                parts: Vec::new(),
                 avoid: BTreeSet::new(),
             },
             priority: 0,
@@ -87,8 +88,28 @@ fn gangs(count: usize, in_rack: bool) -> Vec<Waiting> {
     (0..count).map(gang).collect()
 }
 
+/// Prefill, and the leaders, on one host each.
+fn on_hosts(mut waiting: Vec<Waiting>) -> Vec<Waiting> {
+    for of in &mut waiting {
+        let part = |group: usize| Part {
+            groups: BTreeSet::from([group]),
+            topology: Topology {
+                key: "kubernetes.io/hostname".to_owned(),
+                within: None,
+                required: true,
+            },
+        };
+        of.gang.parts = vec![part(1), part(2)];
+    }
+    waiting
+}
+
 fn run(bencher: Bencher<'_, '_>, gpus: i64, in_rack: bool) {
-    let (snapshot, waiting) = (nodes(1000, gpus), gangs(100, in_rack));
+    run_waiting(bencher, gpus, &gangs(100, in_rack));
+}
+
+fn run_waiting(bencher: Bencher<'_, '_>, gpus: i64, waiting: &[Waiting]) {
+    let snapshot = nodes(1000, gpus);
     let settings = Settings {
         patience: SignedDuration::from_secs(300),
     };
@@ -96,7 +117,7 @@ fn run(bencher: Bencher<'_, '_>, gpus: i64, in_rack: bool) {
     bencher.bench(|| {
         schedule(
             divan::black_box(&snapshot),
-            divan::black_box(&waiting),
+            divan::black_box(waiting),
             now,
             settings,
         )
@@ -111,6 +132,16 @@ fn all_fit(bencher: Bencher<'_, '_>) {
 #[divan::bench]
 fn all_fit_each_in_a_rack(bencher: Bencher<'_, '_>) {
     run(bencher, 8, true);
+}
+
+#[divan::bench]
+fn all_fit_each_in_a_rack_and_cliques_on_hosts(bencher: Bencher<'_, '_>) {
+    run_waiting(bencher, 8, &on_hosts(gangs(100, true)));
+}
+
+#[divan::bench]
+fn none_fits_on_hosts(bencher: Bencher<'_, '_>) {
+    run_waiting(bencher, 3, &on_hosts(gangs(100, false)));
 }
 
 #[divan::bench]

@@ -6,6 +6,9 @@ use coppice_operator_plan::placement::{
     Binding, Effect, Gang, Group, Node, NodeShape, PodNeeds, Reason, Resources, Settings, Snapshot,
     Taint, Toleration, Topology, Waiting, place, schedule,
 };
+#[path = "placement/nested.rs"]
+mod nested;
+
 use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -144,6 +147,7 @@ fn gang(name: &str, groups: &[TestGroup], rack: Rack) -> Gang {
         name: name.to_owned(),
         groups: groups.iter().enumerate().map(group).collect(),
         topology: (rack != Rack::Any).then_some(topology),
+        parts: Vec::new(),
         avoid: BTreeSet::new(),
     }
 }

@@ -1,6 +1,7 @@
 //! Places one gang.
 
 use super::needs::PodNeeds;
+use super::nested::place_nested;
 use super::node::Snapshot;
 use super::pack::{Assignment, Room, pack};
 use super::reason::{DomainReason, Obstacle, Reason, Unplaceable};
@@ -17,6 +18,9 @@ pub struct Gang {
     pub groups: Vec<Group>,
     /// A node label that all pods must share.
     pub topology: Option<Topology>,
+    /// Parts of the gang that share domains of their own, inside the gang's. Of two parts one holds the other and comes
+    /// first, or they have no group in common.
+    pub parts: Vec<Part>,
     /// Nodes that this gang must not be planned on for now, because kube-scheduler refused them.
     pub avoid: BTreeSet<String>,
 }
@@ -34,7 +38,25 @@ pub struct Group {
     pub floor: u32,
 }
 
+/// Groups of a gang that share a domain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Positions of the groups in the gang.
+    pub groups: BTreeSet<usize>,
+    /// The domain, which lies inside those of the parts that hold this one.
+    pub topology: Topology,
+}
+
 impl Gang {
+    /// The innermost scope of a group: 0 is the gang, any other number that of a part, counted from 1.
+    pub(super) fn scope_of(&self, group: usize) -> usize {
+        let holds = |part: &Part| part.groups.contains(&group);
+        self.parts
+            .iter()
+            .rposition(holds)
+            .map_or(0, |part| part + 1)
+    }
+
     /// Whether the gang has pods beyond what must be placed.
     pub(super) fn has_pods_above(&self) -> bool {
         self.groups
@@ -43,14 +65,14 @@ impl Gang {
     }
 }
 
-/// The domain that the pods of a gang share.
+/// The domain that the pods of a gang, or of a part of it, share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topology {
     /// Key of the node label whose value is the domain.
     pub key: String,
     /// The domain in which pods of the gang run already.
     pub within: Option<String>,
-    /// Whether a gang that fits into no domain may be spread over several.
+    /// Whether pods that fit into no domain together wait; otherwise they are spread over several.
     pub required: bool,
 }
 
@@ -59,6 +81,8 @@ pub struct Topology {
 pub struct Placement {
     /// The topology domain that was chosen.
     pub domain: Option<String>,
+    /// The domain of each part of the gang; nothing where a preferred one was given up.
+    pub parts: Vec<Option<String>>,
     /// The whole floor, and as many pods above it as there is room for.
     pub bindings: Vec<Binding>,
     /// Pods above the floor for which there is no room.
@@ -82,7 +106,8 @@ pub(super) const EFFORT: u64 = 100_000;
 /// Finds nodes for the whole floor of a gang, then for what it has above.
 ///
 /// Of the domains that can hold the floor it takes the one with the least room, and in it the fullest nodes, so that
-/// large gangs find room later. Equal choices are made by name: the same input gives the same answer.
+/// large gangs find room later. Equal choices are made by name: the same input gives the same answer. How domains are
+/// chosen for a gang whose parts have some of their own is in `nested`.
 ///
 /// # Errors
 /// What stands in the way in each domain. Every reason but [`Reason::GaveUp`] is a proof.
@@ -109,10 +134,11 @@ pub(super) fn place_floor(
     gang: &Gang,
     mut effort: u64,
 ) -> Result<Placement, Unplaceable> {
-    let table = Table::new(snapshot, gang);
+    let mut table = Table::new(snapshot, gang);
+    let nodes = table.rows.len();
     let everywhere = Domain {
         name: None,
-        rows: (0..table.rows.len()).collect(),
+        rows: (0..nodes).collect(),
     };
     let refuse = |domains| {
         Err(Unplaceable {
@@ -123,17 +149,20 @@ pub(super) fn place_floor(
     let for_all = |reason| {
         vec![DomainReason {
             domain: None,
-            nodes: table.rows.len(),
+            nodes,
             reason,
         }]
     };
     if let Some(reason) = incomplete(gang) {
         return refuse(for_all(reason));
     }
+    if !gang.parts.is_empty() {
+        return place_nested(&mut table, gang, &mut effort).or_else(refuse);
+    }
     let Some(topology) = &gang.topology else {
         return place_in(&table, gang, vec![everywhere], &mut effort).or_else(refuse);
     };
-    let domains = domains(&table, topology);
+    let domains = domains(&table, topology, &everywhere.rows);
     let narrow = if domains.is_empty() {
         Err(for_all(Reason::NoDomain {
             key: topology.key.clone(),
@@ -152,30 +181,51 @@ pub(super) fn place_floor(
 /// Adds the pods above the floor for which `snapshot`, where the floor has its room already, has room too.
 pub(super) fn place_above(snapshot: &Snapshot, gang: &Gang, placement: &mut Placement) {
     let table = Table::new(snapshot, gang);
-    let everywhere: Vec<usize> = (0..table.rows.len()).collect();
-    let (mut near, mut far) = match (&gang.topology, &placement.domain) {
-        (Some(topology), Some(domain)) => {
-            let is_near =
-                |row: &usize| table.rows[*row].node.shape.labels.get(&topology.key) == Some(domain);
-            let (near, far): (Vec<usize>, Vec<usize>) = everywhere.into_iter().partition(is_near);
-            (
-                Room::new(&table, &near),
-                (!topology.required).then(|| Room::new(&table, &far)),
-            )
-        }
-        (None | Some(_), _) => (Room::new(&table, &everywhere), None),
-    };
+    let mut room = Room::everywhere(&table);
+    let mut choices: BTreeMap<usize, Vec<Vec<usize>>> = BTreeMap::new();
     for (class, position) in table.classes_by_group() {
         let group = &gang.groups[position];
+        let scope = table.classes[class].scope;
         for pod in group.pods.iter().skip(group.floor as usize) {
-            let row = near
-                .take(&table, class)
-                .or_else(|| far.as_mut()?.take(&table, class));
-            match row {
+            let mut choices = choices
+                .entry(scope)
+                .or_insert_with(|| choices_above(&table, gang, placement, position))
+                .iter();
+            match choices.find_map(|rows| room.take_at(&table, class, rows.iter().copied())) {
                 Some(row) => placement.bindings.push(binding(&table, pod, position, row)),
                 None => placement.left_out.push(pod.clone()),
             }
         }
+    }
+}
+
+/// The rows for pods of a group above the floor, the best choice first: in all domains that were chosen for the floor,
+/// then without the preferred ones, from the innermost out.
+fn choices_above(
+    table: &Table<'_, '_>,
+    gang: &Gang,
+    placement: &Placement,
+    group: usize,
+) -> Vec<Vec<usize>> {
+    let of_gang = gang.topology.iter().zip(&placement.domain);
+    let parts = gang.parts.iter().zip(&placement.parts);
+    let of_parts = parts
+        .filter(|(part, _)| part.groups.contains(&group))
+        .filter_map(|(part, domain)| Some((&part.topology, domain.as_ref()?)));
+    let mut levels: Vec<(&Topology, &String)> = of_gang.chain(of_parts).collect();
+    let mut choices = Vec::new();
+    loop {
+        let is_inside = |row: &usize| {
+            let labels = &table.rows[*row].node.shape.labels;
+            levels
+                .iter()
+                .all(|(topology, domain)| labels.get(&topology.key) == Some(*domain))
+        };
+        choices.push((0..table.rows.len()).filter(is_inside).collect());
+        match levels.iter().rposition(|(topology, _)| !topology.required) {
+            Some(innermost) => levels.remove(innermost),
+            None => return choices,
+        };
     }
 }
 
@@ -192,17 +242,19 @@ fn incomplete(gang: &Gang) -> Option<Reason> {
 }
 
 /// Nodes among which one choice is made.
+#[derive(Clone, Debug)]
 pub(super) struct Domain {
-    name: Option<String>,
+    pub(super) name: Option<String>,
     /// In ascending order.
     pub(super) rows: Vec<usize>,
 }
 
-/// The domains that a gang may go to, by name.
-pub(super) fn domains(table: &Table<'_, '_>, topology: &Topology) -> Vec<Domain> {
+/// The domains among rows that pods may go to, by name.
+pub(super) fn domains(table: &Table<'_, '_>, topology: &Topology, rows: &[usize]) -> Vec<Domain> {
     let mut rows_of: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
-    for (position, row) in table.rows.iter().enumerate() {
-        if let Some(value) = row.node.shape.labels.get(&topology.key)
+    for &position in rows {
+        let labels = &table.rows[position].node.shape.labels;
+        if let Some(value) = labels.get(&topology.key)
             && topology
                 .within
                 .as_ref()
@@ -228,19 +280,14 @@ fn place_in(
     effort: &mut u64,
 ) -> Result<Placement, Vec<DomainReason>> {
     let scarcest = table.scarcest();
-    let room = |domain: &Domain| -> i128 {
-        domain
-            .rows
-            .iter()
-            .map(|&row| i128::from(table.rows[row].free[scarcest].max(0)))
-            .sum()
-    };
+    let room = |domain: &Domain| table.supply(&domain.rows, scarcest);
+    let all: Vec<usize> = (0..table.classes.len()).collect();
     // The sort is stable, and domains come by name.
     domains.sort_by_cached_key(room);
     let mut reasons = Vec::new();
     let mut hard = Vec::new();
     for domain in domains {
-        if let Some(reason) = too_little(table, gang, &domain.rows) {
+        if let Some(reason) = too_little(table, gang, &all, &domain.rows) {
             reasons.push(DomainReason {
                 domain: domain.name,
                 nodes: domain.rows.len(),
@@ -269,9 +316,15 @@ fn place_in(
     Err(reasons)
 }
 
-/// A reason that follows from sums, without looking for a place.
-fn too_little(table: &Table<'_, '_>, gang: &Gang, rows: &[usize]) -> Option<Reason> {
-    for (position, class) in table.classes.iter().enumerate() {
+/// A reason why some classes do not fit into rows that follows from sums, without looking for a place.
+pub(super) fn too_little(
+    table: &Table<'_, '_>,
+    gang: &Gang,
+    classes: &[usize],
+    rows: &[usize],
+) -> Option<Reason> {
+    for &position in classes {
+        let class = &table.classes[position];
         let fit: u64 = rows
             .iter()
             .map(|&row| u64::from(table.capacity(position, row)))
@@ -286,25 +339,20 @@ fn too_little(table: &Table<'_, '_>, gang: &Gang, rows: &[usize]) -> Option<Reas
             });
         }
     }
-    let is_usable = |row: &&usize| {
-        (0..table.classes.len()).any(|class| table.rows[**row].obstacles[class].is_none())
+    let is_usable = |row: &usize| {
+        let mut classes = classes.iter();
+        classes.any(|&class| table.rows[*row].obstacles[class].is_none())
     };
+    let usable: Vec<usize> = rows.iter().copied().filter(is_usable).collect();
     (0..table.columns()).find_map(|column| {
-        let usable = rows.iter().filter(is_usable);
-        let free_milli: i128 = usable
-            .map(|&row| i128::from(table.rows[row].free[column].max(0)))
-            .sum();
-        let classes = table.classes.iter();
-        let needed_milli: i128 = classes
-            .map(|class| i128::from(class.request[column]) * i128::from(class.floor))
-            .sum();
+        let free_milli = table.supply(&usable, column);
+        let needed_milli = table.demand(classes.iter().copied(), column);
         let resource = table
             .resources
             .get(column)
-            .map_or("pod slots", AsRef::as_ref)
-            .to_owned();
-        (needed_milli > free_milli).then_some(Reason::TooMuchTogether {
-            resource,
+            .map_or("pod slots", AsRef::as_ref);
+        (needed_milli > free_milli).then(|| Reason::TooMuchTogether {
+            resource: resource.to_owned(),
             needed_milli,
             free_milli,
         })
@@ -331,7 +379,7 @@ fn obstacles(table: &Table<'_, '_>, class: usize, rows: &[usize]) -> BTreeMap<Ob
 }
 
 /// Turns the places of the floor into bindings.
-fn finish(
+pub(super) fn finish(
     table: &Table<'_, '_>,
     gang: &Gang,
     domain: Option<String>,

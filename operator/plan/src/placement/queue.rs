@@ -7,8 +7,8 @@
 //! [`Settings::patience`] *claims* nodes: those on which it needs the least to be vacated. Gangs behind it get nothing
 //! on them until it is placed. A gang that would not even fit on empty nodes claims nothing.
 
-use super::node::Snapshot;
-use super::place::{EFFORT, Gang, Group, Placement, occupy, place_above, place_floor};
+use super::node::{Node, Snapshot};
+use super::place::{EFFORT, Gang, Group, Placement, Topology, occupy, place_above, place_floor};
 use super::reason::{Reason, Unplaceable};
 use super::table::{Table, part};
 use jiff::{SignedDuration, Timestamp};
@@ -176,6 +176,7 @@ fn recheck_at(
 struct Signature<'g> {
     groups: Vec<(&'g super::PodNeeds, u32, bool)>,
     topology: Option<(&'g str, Option<&'g str>, bool)>,
+    parts: Vec<(&'g BTreeSet<usize>, (&'g str, Option<&'g str>, bool))>,
     avoid: &'g BTreeSet<String>,
 }
 
@@ -188,16 +189,20 @@ impl<'g> Signature<'g> {
                 group.pods.len() as u64 >= u64::from(group.floor),
             )
         };
-        let topology = gang.topology.as_ref();
+        let level = |topology: &'g Topology| {
+            (
+                topology.key.as_str(),
+                topology.within.as_deref(),
+                topology.required,
+            )
+        };
+        let parts = gang.parts.iter();
         Self {
             groups: gang.groups.iter().map(group).collect(),
-            topology: topology.map(|topology| {
-                (
-                    topology.key.as_str(),
-                    topology.within.as_deref(),
-                    topology.required,
-                )
-            }),
+            topology: gang.topology.as_ref().map(level),
+            parts: parts
+                .map(|part| (&part.groups, level(&part.topology)))
+                .collect(),
             avoid: &gang.avoid,
         }
     }
@@ -210,32 +215,46 @@ fn renamed(unplaceable: &Unplaceable, from: &Gang, to: &Gang) -> Unplaceable {
         domains: unplaceable.domains.clone(),
     };
     for domain in &mut renamed.domains {
-        match &mut domain.reason {
-            Reason::Incomplete { group, pods, .. } => {
-                if let Some(position) = from.groups.iter().position(|of| of.name == *group) {
-                    (*group, *pods) = (
-                        to.groups[position].name.clone(),
-                        to.groups[position].pods.len(),
-                    );
-                }
-            }
-            Reason::TooFew { group, .. } => {
-                if let Some(position) = from.groups.iter().position(|of| of.name == *group) {
-                    group.clone_from(&to.groups[position].name);
-                }
-            }
-            Reason::NoDomain { .. }
-            | Reason::TooMuchTogether { .. }
-            | Reason::NotTogether
-            | Reason::GaveUp => {}
-        }
+        rename(&mut domain.reason, from, to);
     }
     renamed
+}
+
+fn rename(reason: &mut Reason, from: &Gang, to: &Gang) {
+    let of = |name: &String| {
+        let position = from.groups.iter().position(|group| group.name == *name)?;
+        Some(&to.groups[position])
+    };
+    match reason {
+        Reason::Incomplete { group, pods, .. } => {
+            if let Some(of) = of(group) {
+                (*group, *pods) = (of.name.clone(), of.pods.len());
+            }
+        }
+        Reason::TooFew { group, .. } => {
+            if let Some(of) = of(group) {
+                group.clone_from(&of.name);
+            }
+        }
+        Reason::Part { group, reason, .. } => {
+            if let Some(of) = of(group) {
+                group.clone_from(&of.name);
+            }
+            rename(reason, from, to);
+        }
+        Reason::NoDomain { .. }
+        | Reason::TooMuchTogether { .. }
+        | Reason::NotTogether
+        | Reason::GaveUp => {}
+    }
 }
 
 /// The nodes that a gang would take if it waited for others to leave: those where the least has to leave.
 fn claim(snapshot: &Snapshot, gang: &Gang) -> Option<BTreeSet<String>> {
     let emptied = snapshot.emptied();
+    if !gang.parts.is_empty() {
+        return claim_nested(snapshot, &emptied, gang);
+    }
     let (now, then) = (Table::new(snapshot, gang), Table::new(&emptied, gang));
     let names = |rows: BTreeSet<usize>| {
         rows.into_iter()
@@ -246,7 +265,7 @@ fn claim(snapshot: &Snapshot, gang: &Gang) -> Option<BTreeSet<String>> {
     let Some(topology) = &gang.topology else {
         return vacate(&now, &then, &everywhere).map(|(_, rows)| names(rows));
     };
-    let domains = super::place::domains(&now, topology).into_iter();
+    let domains = super::place::domains(&now, topology, &everywhere).into_iter();
     let candidates = domains.filter_map(|domain| vacate(&now, &then, &domain.rows));
     let best = candidates.min_by_key(|(shortage, _)| *shortage);
     let spread = || {
@@ -257,6 +276,58 @@ fn claim(snapshot: &Snapshot, gang: &Gang) -> Option<BTreeSet<String>> {
         }
     };
     best.or_else(spread).map(|(_, rows)| names(rows))
+}
+
+/// The same for a gang whose parts share domains: it is placed on empty nodes, in each of its own domains, and the domain
+/// where the least has to leave counts. Inside it the parts take what they would take if everything were empty.
+fn claim_nested(snapshot: &Snapshot, emptied: &Snapshot, gang: &Gang) -> Option<BTreeSet<String>> {
+    let mut of_domain: BTreeMap<&str, Vec<Node>> = BTreeMap::new();
+    if let Some(topology) = &gang.topology {
+        for node in emptied.nodes() {
+            if let Some(domain) = node.shape.labels.get(&topology.key) {
+                of_domain.entry(domain).or_default().push(node.clone());
+            }
+        }
+    }
+    let effort = EFFORT / u64::try_from(of_domain.len().max(1)).unwrap_or(EFFORT);
+    let on = |nodes: &Snapshot| {
+        let placement = place_floor(nodes, gang, effort).ok()?;
+        Some((shortage(snapshot, gang, &placement), placement))
+    };
+    let domains = of_domain
+        .into_values()
+        .filter_map(|nodes| on(&Snapshot::new(nodes)));
+    let best = domains.min_by_key(|(shortage, _)| *shortage);
+    let (_, placement) = best.or_else(|| on(emptied))?;
+    let nodes = placement.bindings.into_iter().map(|binding| binding.node);
+    Some(nodes.collect())
+}
+
+/// How much would have to leave for a placement, in thousandths of the largest node's resources.
+fn shortage(snapshot: &Snapshot, gang: &Gang, placement: &Placement) -> i128 {
+    let table = Table::new(snapshot, gang);
+    let class_of: BTreeMap<usize, usize> = table
+        .classes_by_group()
+        .into_iter()
+        .map(|(class, group)| (group, class))
+        .collect();
+    let mut free: BTreeMap<&str, Vec<i64>> = BTreeMap::new();
+    for row in &table.rows {
+        free.insert(&row.node.shape.name, row.free.clone());
+    }
+    let mut sum = 0;
+    for binding in &placement.bindings {
+        let request = &table.classes[class_of[&binding.group]].request;
+        let Some(free) = free.get_mut(&*binding.node) else {
+            continue;
+        };
+        for (column, (amount, free)) in request.iter().zip(free).enumerate() {
+            let missing = amount.saturating_sub((*free).max(0)).max(0);
+            sum += i128::from(part(missing, table.scale(column)));
+            *free = free.saturating_sub(*amount);
+        }
+    }
+    sum
 }
 
 /// Places the floor as if nodes could be vacated, and says how much would have to leave, and which nodes are used.

@@ -65,6 +65,19 @@ pub enum Reason {
         /// Thousandths that are free.
         free_milli: i128,
     },
+    /// A part of the gang that has to share a domain fits into none of them by itself.
+    Part {
+        /// Name of its first group.
+        group: String,
+        /// Its further groups.
+        more_groups: usize,
+        /// Key of the label that it has to share.
+        key: String,
+        /// Domains that it may go to.
+        domains: usize,
+        /// What stands in the way in the one with the most room.
+        reason: Box<Self>,
+    },
     /// There is enough of everything, but every way to divide the pods over the nodes was tried and fails.
     NotTogether,
     /// There may be a way, but it was not found within the effort that one gang may cost.
@@ -150,6 +163,22 @@ impl fmt::Display for Reason {
                 Amount(*needed_milli),
                 Amount(*free_milli)
             ),
+            Self::Part {
+                group,
+                more_groups,
+                key,
+                domains,
+                reason,
+            } => {
+                f.write_str(group)?;
+                if *more_groups > 0 {
+                    write!(f, " and {more_groups} more groups")?;
+                }
+                write!(
+                    f,
+                    " must share one {key}, and none of {domains} holds them; in the one with the most room, {reason}"
+                )
+            }
             Self::NotTogether => {
                 f.write_str("there is enough of everything, but not on the right nodes")
             }

@@ -181,8 +181,7 @@ impl Search<'_, '_, '_> {
             }
             return;
         }
-        let is_kept_off = self.table.rows[row].obstacles[class].is_some();
-        let most = if is_kept_off {
+        let most = if self.table.is_kept_off(class, row) {
             0
         } else {
             self.table.room_for(class, free).min(remaining[class])

@@ -8,7 +8,7 @@ use super::resources::is_extended;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Pods with equal needs, over all groups of the gang.
+/// Pods with equal needs, over all groups of the gang that share the same domains.
 #[derive(Debug)]
 pub(super) struct Class<'g> {
     pub(super) needs: &'g PodNeeds,
@@ -16,6 +16,8 @@ pub(super) struct Class<'g> {
     pub(super) request: Vec<i64>,
     /// Positions of the groups in the gang.
     pub(super) groups: Vec<usize>,
+    /// The innermost scope of all of them; see [`Gang::scope_of`].
+    pub(super) scope: usize,
     /// Pods that have to be placed.
     pub(super) floor: u32,
     /// Largest part of a node's room that one pod takes, in thousandths.
@@ -43,6 +45,8 @@ pub(super) struct Table<'s, 'g> {
     pub(super) rows: Vec<Row<'s>>,
     /// Most room that a node has, by column, `1..`: the scale on which amounts of different resources are compared.
     scale: Vec<i64>,
+    /// For each class, the rows that its pods are confined to; nothing where no class is confined.
+    confines: Vec<Vec<bool>>,
 }
 
 /// A pod takes one slot, in the thousandths that all columns have.
@@ -61,6 +65,7 @@ impl<'s, 'g> Table<'s, 'g> {
             classes: Vec::new(),
             rows: Vec::new(),
             scale: Vec::new(),
+            confines: Vec::new(),
         };
         table.add_classes(gang);
         table.rows = snapshot
@@ -95,11 +100,9 @@ impl<'s, 'g> Table<'s, 'g> {
 
     fn add_classes(&mut self, gang: &'g Gang) {
         for (position, group) in gang.groups.iter().enumerate() {
-            let class = match self
-                .classes
-                .iter()
-                .position(|class| *class.needs == group.needs)
-            {
+            let scope = gang.scope_of(position);
+            let is_alike = |class: &Class<'g>| class.scope == scope && *class.needs == group.needs;
+            let class = match self.classes.iter().position(is_alike) {
                 Some(class) => class,
                 None => {
                     let amounts = self
@@ -110,6 +113,7 @@ impl<'s, 'g> Table<'s, 'g> {
                         needs: &group.needs,
                         request: amounts.chain([SLOT]).collect(),
                         groups: Vec::new(),
+                        scope,
                         floor: 0,
                         size: 0,
                     });
@@ -184,7 +188,32 @@ impl<'s, 'g> Table<'s, 'g> {
 
     /// Whether a pod of the class may go to the row's node and fits into `free`.
     pub(super) fn fits(&self, class: usize, row: usize, free: &[i64]) -> bool {
-        self.rows[row].obstacles[class].is_none() && self.shortest(class, free).is_none()
+        !self.is_kept_off(class, row) && self.shortest(class, free).is_none()
+    }
+
+    /// Whether pods of the class may not go to the row's node however empty it is.
+    pub(super) fn is_kept_off(&self, class: usize, row: usize) -> bool {
+        self.rows[row].obstacles[class].is_some()
+            || self.confines.get(class).is_some_and(|rows| !rows[row])
+    }
+
+    /// Confines the pods of each class to the rows of its scope, and returns the rows that are left to any of them.
+    pub(super) fn confine<'r>(&mut self, rows_of: impl Fn(usize) -> &'r [usize]) -> Vec<usize> {
+        let mut any = vec![false; self.rows.len()];
+        self.confines = Vec::with_capacity(self.classes.len());
+        for class in &self.classes {
+            let mut own = vec![false; self.rows.len()];
+            for &row in rows_of(class.scope) {
+                (own[row], any[row]) = (true, true);
+            }
+            self.confines.push(own);
+        }
+        (0..any.len()).filter(|&row| any[row]).collect()
+    }
+
+    /// Lets every pod go everywhere again.
+    pub(super) fn set_free(&mut self) {
+        self.confines.clear();
     }
 
     /// The first column in which `free` is too little for a pod of the class.
@@ -200,7 +229,7 @@ impl<'s, 'g> Table<'s, 'g> {
 
     /// Pods of the class that the row's node takes when it takes nothing else.
     pub(super) fn capacity(&self, class: usize, row: usize) -> u32 {
-        if self.rows[row].obstacles[class].is_some() {
+        if self.is_kept_off(class, row) {
             return 0;
         }
         self.room_for(class, &self.rows[row].free)
@@ -230,14 +259,24 @@ impl<'s, 'g> Table<'s, 'g> {
             .sum()
     }
 
+    /// What the floors of some classes take in a column.
+    pub(super) fn demand(&self, classes: impl Iterator<Item = usize>, column: usize) -> i128 {
+        let of = |class: usize| {
+            let class = &self.classes[class];
+            i128::from(class.request[column]) * i128::from(class.floor)
+        };
+        classes.map(of).sum()
+    }
+
+    /// What rows have free in a column.
+    pub(super) fn supply(&self, rows: &[usize], column: usize) -> i128 {
+        let free = |&row: &usize| i128::from(self.rows[row].free[column].max(0));
+        rows.iter().map(free).sum()
+    }
+
     /// The column of which the gang's floor takes the largest part of what all rows have.
     pub(super) fn scarcest(&self) -> usize {
-        let demand = |column: usize| -> i128 {
-            self.classes
-                .iter()
-                .map(|class| i128::from(class.request[column]) * i128::from(class.floor))
-                .sum()
-        };
+        let demand = |column: usize| self.demand(0..self.classes.len(), column);
         let supply = |column: usize| -> i128 {
             self.rows
                 .iter()

@@ -296,6 +296,7 @@ impl Engine {
     fn let_go(&mut self, gang: &Key, waiting: &Waiting, placement: Placement, now: Timestamp) {
         let Placement {
             domain,
+            parts,
             bindings,
             left_out,
         } = placement;
@@ -303,7 +304,7 @@ impl Engine {
             return;
         }
         info!(
-            namespace = %gang.0, name = %gang.1, pods = bindings.len(), left_out = left_out.len(), domain,
+            namespace = %gang.0, name = %gang.1, pods = bindings.len(), left_out = left_out.len(), domain, ?parts,
             gated = waiting.gang.groups.iter().map(|group| group.pods.len()).sum::<usize>(), "placing a gang"
         );
         self.companion.metrics.gang_placement("placed");

@@ -1,14 +1,16 @@
 //! What each gang waits for, and which placements did not come about.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use coppice_operator_api::PodGangPhase;
+use coppice_operator_api::gang::SchedTopologyConstraint;
 use coppice_operator_api::names::SCHEDULING_GATE;
-use coppice_operator_plan::placement::{Gang, Group, PodNeeds, Topology, Waiting};
+use coppice_operator_plan::placement::{Gang, Group, Part, PodNeeds, Topology, Waiting};
 use jiff::{SignedDuration, Timestamp};
 
-use super::ledger::{GangRecord, Key, Ledger, PodRecord};
+use super::ledger::{GangRecord, Key, Ledger, Member, PodRecord};
 
 /// Gangs with pods that are not placed.
 #[derive(Debug, Default)]
@@ -72,11 +74,13 @@ impl Ledger {
                 .flat_map(BTreeMap::keys)
                 .cloned()
                 .collect();
+            let (topology, parts) = self.packing(key, record, &groups);
             queue.waiting.push(Waiting {
                 gang: Gang {
                     name: format!("{}/{}", key.0, key.1),
                     groups,
-                    topology: self.topology(key, record),
+                    topology,
+                    parts,
                     avoid: refused,
                 },
                 priority: open.iter().map(|(_, pod)| pod.priority).max().unwrap_or(0),
@@ -111,19 +115,16 @@ impl Ledger {
         {
             return Some(format!("waits until gang {base} is bound to nodes"));
         }
-        let several = record.spec.groups.len() > 1;
-        let mut groups = record.spec.groups.iter();
-        let group = groups.find(|group| several && group.topology_constraint.is_some());
-        let config = record
-            .spec
-            .topology_constraint_group_configs
-            .iter()
-            .any(|config| config.topology_constraint.is_some());
-        (group.is_some() || config).then(|| {
-            "has a topology constraint below the gang's own, which gang backend `gated` does not place: use `native`, or \
-             constrain the whole gang"
-                .to_owned()
-        })
+        let mut seen = BTreeSet::new();
+        let configs = record.spec.topology_constraint_group_configs.iter();
+        let mut groups = configs
+            .filter(|config| config.topology_constraint.is_some())
+            .flat_map(|config| config.pod_group_names.iter().collect::<BTreeSet<_>>());
+        let twice = groups.find(|group| !seen.insert(*group))?;
+        Some(format!(
+            "spec.topologyConstraintGroupConfigs of the PodGang names {twice} in two entries, whose domains may exclude each \
+             other: leave it in one"
+        ))
     }
 
     /// Whether every group of the gang has its minimum bound.
@@ -210,26 +211,52 @@ impl Ledger {
         Some(groups)
     }
 
-    fn topology(&self, key: &Key, record: &GangRecord) -> Option<Topology> {
-        // What a gang of one clique asks for its clique is closer than what it asks for itself, and means the same pods.
-        let of_clique = match &record.spec.groups[..] {
-            [only] => only.topology_constraint.as_ref(),
-            _ => None,
-        };
-        let constraint = of_clique.or(record.spec.topology_constraint.as_ref());
-        let pack = constraint?.pack_constraint.as_ref()?;
-        let (label, required) = match (&pack.required, &pack.preferred) {
-            (Some(label), _) => (label, true),
-            (None, Some(label)) => (label, false),
-            (None, None) => return None,
-        };
-        let mut placed = self.member_pods(key).filter(|(_, pod)| pod.is_active());
-        let within = placed.find_map(|(key, pod)| self.node_label(self.node_of(key, pod)?, label));
-        Some(Topology {
-            key: label.clone(),
-            within: within.map(str::to_owned),
-            required,
-        })
+    /// The domain that the pods of all these groups share, and inside it those of some of them, outer ones first.
+    fn packing(
+        &self,
+        key: &Key,
+        record: &GangRecord,
+        groups: &[Group],
+    ) -> (Option<Topology>, Vec<Part>) {
+        let mut parts = Vec::new();
+        for (cliques, constraint) in levels(record) {
+            let is_of = |position: &usize| cliques.contains(&*groups[*position].name);
+            let members: BTreeSet<usize> = (0..groups.len()).filter(is_of).collect();
+            if members.is_empty() {
+                continue;
+            }
+            parts.extend(labels_of(constraint).map(|(label, required)| Part {
+                groups: members.clone(),
+                topology: Topology {
+                    key: label.clone(),
+                    within: self.domain_of(key, &cliques, label).map(str::to_owned),
+                    required,
+                },
+            }));
+        }
+        let is_of_all = parts
+            .first()
+            .is_some_and(|outermost| outermost.groups.len() == groups.len());
+        let topology = is_of_all.then(|| parts.remove(0).topology);
+        (topology, parts)
+    }
+
+    /// The domain in which pods of these cliques are: of several, the one with the most of them.
+    fn domain_of(&self, gang: &Key, cliques: &BTreeSet<&str>, label: &str) -> Option<&str> {
+        let mut pods: BTreeMap<&str, usize> = BTreeMap::new();
+        for (key, pod) in self.member_pods(gang).filter(|(_, pod)| pod.is_active()) {
+            let is_of = |member: &Member| cliques.contains(&*member.clique);
+            if pod.member.as_ref().is_some_and(is_of)
+                && let Some(node) = self.node_of(key, pod)
+                && let Some(domain) = self.node_label(node, label)
+            {
+                *pods.entry(domain).or_default() += 1;
+            }
+        }
+        let most = pods
+            .into_iter()
+            .max_by_key(|(domain, pods)| (*pods, Reverse(*domain)));
+        most.map(|(domain, _)| domain)
     }
 
     /// Pods of the gang are about to be let go: the first, or some more.
@@ -344,6 +371,35 @@ impl Ledger {
         }
         (releases, next)
     }
+}
+
+/// Cliques and how they are packed: all of the gang, those of each replica of a scaling group, each by itself.
+fn levels(record: &GangRecord) -> Vec<(BTreeSet<&str>, &SchedTopologyConstraint)> {
+    let spec = &record.spec;
+    let all = || spec.groups.iter().map(|group| &*group.name);
+    let configs = spec.topology_constraint_group_configs.iter();
+    let of_configs = configs.filter_map(|config| {
+        let cliques = config.pod_group_names.iter().map(|name| &**name);
+        Some((cliques.collect(), config.topology_constraint.as_ref()?))
+    });
+    let of_cliques = spec.groups.iter().filter_map(|group| {
+        let constraint = group.topology_constraint.as_ref()?;
+        Some((BTreeSet::from([&*group.name]), constraint))
+    });
+    let of_gang = spec.topology_constraint.iter();
+    let of_gang = of_gang.map(|constraint| (all().collect(), constraint));
+    of_gang.chain(of_configs).chain(of_cliques).collect()
+}
+
+/// The labels of a constraint, and whether each is required. What is preferred beside something required is closer.
+fn labels_of(constraint: &SchedTopologyConstraint) -> impl Iterator<Item = (&String, bool)> {
+    let pack = constraint.pack_constraint.iter();
+    pack.flat_map(|pack| {
+        let preferred = pack.preferred.iter();
+        let closer = preferred.filter(move |label| pack.required.as_ref() != Some(*label));
+        let required = pack.required.iter().map(|label| (label, true));
+        required.chain(closer.map(|label| (label, false)))
+    })
 }
 
 fn set(keys: &mut BTreeSet<Key>, key: &Key, is_in: bool) {

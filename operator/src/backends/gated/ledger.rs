@@ -331,6 +331,9 @@ impl Ledger {
             before.created != record.created
                 || before.phase != record.phase
                 || before.spec.groups != record.spec.groups
+                || before.spec.topology_constraint != record.spec.topology_constraint
+                || before.spec.topology_constraint_group_configs
+                    != record.spec.topology_constraint_group_configs
         });
         self.touched.insert(key.clone());
         self.gangs.insert(key, record);

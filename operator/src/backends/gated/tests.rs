@@ -383,7 +383,7 @@ fn a_gate_of_somebody_else_is_waited_for() {
 }
 
 #[test]
-fn a_gang_stays_in_the_rack_of_its_pods_and_a_constraint_below_it_is_not_dropped() {
+fn a_gang_stays_in_the_rack_of_its_pods() {
     let mut ledger = ledger(
         &[("n1", 4)],
         &[("a", 2)],
@@ -393,7 +393,7 @@ fn a_gang_stays_in_the_rack_of_its_pods_and_a_constraint_below_it_is_not_dropped
     packed.metadata.resource_version = Some("2".to_owned());
     packed.spec.topology_constraint =
         serde_json::from_value(json!({"packConstraint": {"required": "rack"}})).unwrap();
-    ledger.put_gang(packed.clone());
+    ledger.put_gang(packed);
     let topology = queued(&mut ledger).waiting.remove(0).gang.topology.unwrap();
     assert_eq!(
         (
@@ -403,25 +403,101 @@ fn a_gang_stays_in_the_rack_of_its_pods_and_a_constraint_below_it_is_not_dropped
         ),
         ("rack", Some("r1"), true)
     );
+}
 
-    packed.metadata.resource_version = Some("3".to_owned());
-    packed.spec.groups[0].topology_constraint =
-        serde_json::from_value(json!({"packConstraint": {"required": "host"}})).unwrap();
-    ledger.put_gang(packed);
-    let topology = queued(&mut ledger).waiting.remove(0).gang.topology.unwrap();
-    assert_eq!(
-        topology.key, "host",
-        "of a gang's only clique, the closer one"
+fn constrained(name: &str, of: &[(&str, u32)], fields: Value) -> GangView {
+    let mut gang = gang(name, of);
+    gang.metadata.resource_version = Some("2".to_owned());
+    gang.spec.topology_constraint = serde_json::from_value(fields["gang"].clone()).unwrap();
+    let configs: Option<_> = serde_json::from_value(fields["configs"].clone()).unwrap();
+    gang.spec.topology_constraint_group_configs = configs.unwrap_or_default();
+    for group in &mut gang.spec.groups {
+        let constraint = fields["groups"][&*group.name].clone();
+        group.topology_constraint = serde_json::from_value(constraint).unwrap();
+    }
+    gang
+}
+
+/// Keys of a level's domain, and the domain that pods of it are in.
+fn level(topology: &placement::Topology) -> (&str, Option<&str>, bool) {
+    (&topology.key, topology.within.as_deref(), topology.required)
+}
+
+#[test]
+fn groups_and_cliques_have_domains_of_their_own_inside_the_gangs() {
+    let pods = [
+        gated("r", 0),
+        bound("a", 0, "n1", 1),
+        gated("a", 1),
+        gated("b", 0),
+        gated("c", 0),
+    ];
+    let groups = [("r", 1), ("a", 2), ("b", 1), ("c", 1)];
+    let mut ledger = ledger(&[("n1", 4)], &groups, &pods);
+    let fields = json!({
+        "gang": {"packConstraint": {"required": "rack", "preferred": "row"}},
+        "configs": [
+            {"name": "u-0", "podGroupNames": ["a", "b"], "topologyConstraint": {"packConstraint": {"preferred": "rack"}}},
+            {"name": "u-1", "podGroupNames": ["c"]},
+        ],
+        "groups": {"a": {"packConstraint": {"required": "name"}}, "c": {"packConstraint": {"required": "rack", "preferred": "rack"}}},
+    });
+    assert!(
+        ledger.put_gang(constrained("g", &groups, fields)),
+        "new constraints are news"
     );
+    let gang = queued(&mut ledger).waiting.remove(0).gang;
+    let groups: Vec<&str> = gang.groups.iter().map(|group| &*group.name).collect();
+    assert_eq!(groups, ["r", "a", "b", "c"]);
+    assert_eq!(
+        level(gang.topology.as_ref().unwrap()),
+        ("rack", Some("r1"), true)
+    );
+    let parts: Vec<(Vec<usize>, _)> = gang
+        .parts
+        .iter()
+        .map(|part| (part.groups.iter().copied().collect(), level(&part.topology)))
+        .collect();
+    assert_eq!(
+        parts,
+        [
+            (vec![0, 1, 2, 3], ("row", None, false)),
+            (vec![1, 2], ("rack", Some("r1"), false)),
+            (vec![1], ("name", None, true)),
+            (vec![3], ("rack", None, true)),
+        ]
+    );
+}
 
-    let mut two = gang("g", &[("a", 2), ("b", 1)]);
-    two.metadata.resource_version = Some("4".to_owned());
-    two.spec.groups[0].topology_constraint =
-        serde_json::from_value(json!({"packConstraint": {"required": "host"}})).unwrap();
-    ledger.put_gang(two);
+#[test]
+fn the_domain_of_everything_that_waits_is_the_gangs() {
+    let groups = [("a", 2), ("b", 1)];
+    let pods = [
+        bound("b", 0, "n1", 1),
+        bound("a", 0, "n1", 1),
+        gated("a", 1),
+    ];
+    let mut ledger = ledger(&[("n1", 4)], &groups, &pods);
+    let fields = json!({"groups": {"a": {"packConstraint": {"required": "rack"}}, "b": {"packConstraint": {"required": "name"}}}});
+    ledger.put_gang(constrained("g", &groups, fields));
+    let gang = queued(&mut ledger).waiting.remove(0).gang;
+    assert_eq!(
+        level(gang.topology.as_ref().unwrap()),
+        ("rack", Some("r1"), true)
+    );
+    assert!(gang.parts.is_empty(), "{:?}", gang.parts);
+}
+
+#[test]
+fn a_group_in_two_entries_is_refused_by_name() {
+    let entry = |groups: &[&str]| json!({"name": "u", "podGroupNames": groups, "topologyConstraint": {"packConstraint": {"required": "rack"}}});
+    let groups = [("a", 1), ("b", 1)];
+    let mut ledger = ledger(&[("n1", 4)], &groups, &[gated("a", 0), gated("b", 0)]);
+    let fields = json!({"configs": [entry(&["a", "b"]), entry(&["b"])]});
+    ledger.put_gang(constrained("g", &groups, fields));
     let queue = queued(&mut ledger);
     assert!(
-        queue.waiting.is_empty() && queue.held[0].1.contains("`gated` does not place"),
+        queue.waiting.is_empty() && queue.held[0].1.contains("names b in two entries"),
         "{queue:?}"
     );
 }

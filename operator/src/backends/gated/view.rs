@@ -136,10 +136,10 @@ impl PodGroupView {
 }
 
 /// What is read of a constraint over several groups.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub(crate) struct GroupConfigView {
-    #[serde(default)]
+    pub(super) pod_group_names: Vec<Box<str>>,
     pub(super) topology_constraint: Option<SchedTopologyConstraint>,
 }
 
