@@ -51,7 +51,7 @@ FIGURES := target/bench
 
 .PHONY: bench
 bench: bench-reader bench-decide bench-engine bench-placement bench-sim bench-driver bench-operator ## Measure everything; figures in target/bench/*.json
-	@echo; echo "all figures (median, mark, runs):"; $(RELEASE)/coppice-testbed bench show $(FIGURES)/*.json
+	@echo; echo "all figures (median, mark, runs):"; $(RELEASE)/coppice-testbed bench show $$(ls $(FIGURES)/*.json | grep -v /scaling.json)
 
 # The programs that benchmarks are run with, and the benchmarks. Always the whole workspace: one package alone would resolve
 # other features and build the dependencies again.
@@ -91,6 +91,11 @@ bench-operator: release controlplane ## 500 × 2 pods made, shrunk, grown, remov
 	for backend in native gated; do \
 		$(BENCH) --bench scale -- --backend $$backend --out "$(CURDIR)/$(FIGURES)/operator-$$backend.json" $(ARGS); \
 	done
+
+.PHONY: bench-scaling
+bench-scaling: release ## Scaling policies simulated in every built-in scenario, two seeds; ARGS="--builtin all --seeds 10" for the long form
+	time $(RELEASE)/coppice-loadtest simulate --output $(FIGURES)/scaling.jsonl --summary $(FIGURES)/scaling.json --html $(FIGURES)/scaling.html \
+	  $(or $(ARGS),--builtin all --seeds 2)
 
 .PHONY: build
 build: toolchain ## Build every program
