@@ -13,6 +13,7 @@ use axum::http::{HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use coppice_runtime::health::{self, Readiness, Reasons};
 use coppice_runtime::server::Peer;
+use parking_lot::RwLock;
 use tokio::sync::Semaphore;
 use tracing::debug;
 
@@ -35,8 +36,8 @@ pub(crate) struct Endpoint {
     pub authorizer: Authorizer,
     /// Which groups are served.
     pub groups: Groups,
-    /// The discovery documents.
-    pub discovery: Discovery,
+    /// The discovery documents of the moment.
+    pub discovery: Arc<RwLock<Discovery>>,
     /// Values.
     pub sources: Sources,
     /// Counts.
@@ -143,7 +144,8 @@ impl Endpoint {
             Target::Document(document) => {
                 *kind = Kind::Discovery;
                 let document = *document;
-                self.discovery.serve(&allowed.map(|_| document), headers)
+                let documents = self.discovery.read();
+                documents.serve(&allowed.map(|_| document), headers)
             }
             Target::Metric(_) | Target::Explanation(_) | Target::OfObjects(_) | Target::Unknown => {
                 Err(Refusal::unknown_path())

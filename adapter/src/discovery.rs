@@ -1,6 +1,6 @@
 //! Which groups, versions and metrics there are.
 //!
-//! Every document is made once, at the start, and does not depend on what is scraped: the API server judges by it whether this server is
+//! Every document is made at the start, and again with new rules, and does not depend on what is scraped: the API server judges by it whether this server is
 //! available, and an unavailable one delays the whole cluster. Series of engines can be asked for by their own names without being listed.
 
 use std::collections::BTreeMap;
@@ -51,17 +51,19 @@ fn measured() -> Vec<String> {
     Metric::all().iter().map(ToString::to_string).collect()
 }
 
-/// The external metrics that are listed.
-pub(crate) fn listed_metrics() -> Vec<String> {
+/// The external metrics that are listed, those of rules last.
+pub(crate) fn listed_metrics(rules: &[String]) -> Vec<String> {
     let mut names = measured();
     names.push(wanted::METRIC.to_owned());
+    names.extend_from_slice(rules);
     names
 }
 
 impl Discovery {
-    /// Makes the documents of these groups.
-    pub(crate) fn new(groups: Groups) -> Self {
-        let openapi = openapi::Documents::new(groups, &listed_metrics());
+    /// Makes the documents of these groups and rules.
+    pub(crate) fn new(groups: Groups, rules: &[String]) -> Self {
+        let external = listed_metrics(rules);
+        let openapi = openapi::Documents::new(groups, &external);
         let program =
             json!({"program": env!("CARGO_PKG_NAME"), "version": env!("CARGO_PKG_VERSION")});
         let json = |value: &Value| Tagged::new(JSON, value.to_string());
@@ -76,15 +78,15 @@ impl Discovery {
             groups: json(&json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": all})),
             resources: groups
                 .apis()
-                .map(|api| (api, json(&resources(api))))
+                .map(|api| (api, json(&resources(api, &external))))
                 .collect(),
             group: listed
                 .iter()
                 .map(|(name, group)| (*name, json(&with_kind("APIGroup", group.clone()))))
                 .collect(),
             version: json(&program),
-            aggregated: aggregated("v2", groups),
-            aggregated_beta: aggregated("v2beta1", groups),
+            aggregated: aggregated("v2", groups, &external),
+            aggregated_beta: aggregated("v2beta1", groups, &external),
             openapi_v2: Tagged::new(JSON, openapi.v2),
             openapi_v3_index: Tagged::new(JSON, openapi.v3_index),
             openapi_v3: openapi
@@ -93,6 +95,14 @@ impl Discovery {
                 .map(|(api, text)| (api, Tagged::new(JSON, text)))
                 .collect(),
         }
+    }
+
+    /// Whether this name is listed as an external metric.
+    #[cfg(test)]
+    pub(crate) fn lists(&self, name: &str) -> bool {
+        let name = format!("\"name\":\"{name}\"");
+        let listed = self.resources.get(&Api::External);
+        listed.is_some_and(|listed| listed.body.contains(&name))
     }
 
     /// Answers with a document.
@@ -162,15 +172,14 @@ fn group(groups: Groups, name: &str) -> Value {
 }
 
 /// The list of a version's resources, as clients read it that do not know the aggregated form.
-fn resources(api: Api) -> Value {
+fn resources(api: Api, external: &[String]) -> Value {
     let resource = |name: String, is_namespaced: bool, kind: String| json!({"name": name, "singularName": "", "namespaced": is_namespaced, "kind": kind, "verbs": ["get"]});
     let mut listed = Vec::new();
     match api {
         Api::External => {
-            let names = listed_metrics().into_iter();
-            listed.extend(names.map(|name| {
-                let kind = kind_of(&name);
-                resource(name, true, kind)
+            listed.extend(external.iter().map(|name| {
+                let kind = kind_of(name);
+                resource(name.clone(), true, kind)
             }));
         }
         Api::CustomV1Beta2 | Api::CustomV1Beta1 => {
@@ -194,7 +203,7 @@ fn parents() -> impl Iterator<Item = (&'static str, bool)> {
 }
 
 /// The aggregated form of one version of `apidiscovery.k8s.io`.
-fn aggregated(version: &str, groups: Groups) -> Tagged {
+fn aggregated(version: &str, groups: Groups, external: &[String]) -> Tagged {
     let items: Vec<Value> = groups
         .names()
         .into_iter()
@@ -204,7 +213,7 @@ fn aggregated(version: &str, groups: Groups) -> Tagged {
                 .filter(|api| api.group() == name)
                 .map(|api| {
                     json!({
-                        "version": api.version(), "freshness": "Current", "resources": aggregated_resources(api),
+                        "version": api.version(), "freshness": "Current", "resources": aggregated_resources(api, external),
                     })
                 })
                 .collect();
@@ -222,10 +231,10 @@ fn aggregated(version: &str, groups: Groups) -> Tagged {
     )
 }
 
-fn aggregated_resources(api: Api) -> Vec<Value> {
+fn aggregated_resources(api: Api, external: &[String]) -> Vec<Value> {
     let kind = |kind: &str| json!({"group": api.group(), "version": api.version(), "kind": kind});
     match api {
-        Api::External => listed_metrics()
+        Api::External => external
             .iter()
             .map(|name| {
                 json!({

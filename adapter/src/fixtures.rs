@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::metrics::Measured;
 use crate::query::Sources;
+use crate::rules::Rules;
 use crate::wanted::WantedReplicas;
 
 /// Answers `TokenReview` and `SubjectAccessReview`, and counts them.
@@ -88,6 +89,7 @@ pub(crate) fn sources() -> Sources {
     stop.cancel();
     Sources {
         signals,
+        rules: Rules::default(),
         wanted: WantedReplicas::watch(&FakeApi::default().client(), None, "system", &stop),
         metrics,
     }

@@ -9,6 +9,7 @@ mod api;
 mod authn;
 mod authz;
 mod cache;
+mod convert;
 mod custom;
 #[cfg(test)]
 mod dashboards;
@@ -29,6 +30,7 @@ mod quantity;
 mod query;
 mod register;
 mod route;
+mod rules;
 mod serve;
 mod settings;
 mod status;
@@ -69,6 +71,14 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
         }
         Command::Parse(args) => {
             print(&parse::parse(&args)?);
+            Ok(())
+        }
+        Command::Check(args) => {
+            print(&rules::check(&args)?);
+            Ok(())
+        }
+        Command::Convert(args) => {
+            print(&convert::convert(&args)?);
             Ok(())
         }
     }

@@ -12,6 +12,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
+use crate::rules::RuleMetrics;
+
 /// Everything that the program measures about itself, in one registry.
 #[derive(Debug)]
 pub(crate) struct Measured {
@@ -19,6 +21,8 @@ pub(crate) struct Measured {
     pub registry: Registry,
     /// Of the secure endpoint.
     pub requests: RequestMetrics,
+    /// Of the rules file.
+    pub rules: RuleMetrics,
     /// Of the collector.
     pub signals: coppice_signals::Metrics,
 }
@@ -29,10 +33,12 @@ impl Measured {
         let mut registry = Registry::default();
         let own = registry.sub_registry_with_prefix("adapter");
         let requests = RequestMetrics::register(own);
+        let rules = RuleMetrics::register(own);
         let signals = coppice_signals::Metrics::register(own);
         Self {
             registry,
             requests,
+            rules,
             signals,
         }
     }

@@ -3,13 +3,15 @@
 //! [`Sources::measure`] gives the one value of a name and a selector, whichever protocol asked; [`Sources::value`] sends it as
 //! `external.metrics.k8s.io` does. Metrics of objects are in [`crate::custom`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
-use coppice_signals::{Answer, EndpointAnswer, InvalidQuery, Missing, Query, Selector, Signals};
+use coppice_signals::{
+    Answer, EndpointAnswer, InvalidQuery, Missing, Query, Requirement, Selector, Signals,
+};
 use jiff::Timestamp;
 
 use crate::authz::Allowed;
@@ -18,6 +20,7 @@ use crate::metrics::RequestMetrics;
 use crate::negotiate::{self, MetricForm};
 use crate::quantity::{Clamped, Quantity, quantity};
 use crate::route::MetricPath;
+use crate::rules::Rules;
 use crate::status::Refusal;
 use crate::wanted::{self, WantedReplicas};
 use crate::wire::{
@@ -40,6 +43,8 @@ pub(crate) struct Sources {
     pub signals: Signals,
     /// The scaler's decisions.
     pub wanted: WantedReplicas,
+    /// Metrics under names of users' own.
+    pub rules: Rules,
     /// Counts.
     pub metrics: RequestMetrics,
 }
@@ -110,6 +115,10 @@ impl Sources {
                 wanted::METRIC
             )));
         }
+        if let Some(rule) = self.rules.find(&request.path.name) {
+            let explanation = self.explain_rule(&rule, request)?;
+            return Ok(json_response(json_text(&explanation), &[]));
+        }
         let MetricPath { namespace, name } = &request.path;
         let query = query(namespace, name, &request.selector)?;
         let now = self.signals.now();
@@ -143,6 +152,9 @@ impl Sources {
     /// 400 for a bad selector, 404 for an unknown metric or one that nothing exposes, 503 when there is no value to be trusted.
     pub(crate) fn measure(&self, request: &MetricRequest) -> Result<Value, Refusal> {
         let MetricPath { namespace, name } = &request.path;
+        if let Some(rule) = self.rules.find(name) {
+            return self.measure_rule(&rule, request);
+        }
         if !is_wanted(name) {
             return self.measure_query(name, &query(namespace, name, &request.selector)?);
         }
@@ -222,12 +234,30 @@ impl Sources {
 /// # Errors
 /// 400 for a bad selector, 404 for a metric that cannot be.
 pub(crate) fn query(namespace: &str, name: &str, selector: &str) -> Result<Query, Refusal> {
+    check_namespace(namespace)?;
+    Query::parse(name, Some(namespace), selector).map_err(|error| invalid(&error))
+}
+
+/// Refuses what stands for all namespaces.
+///
+/// # Errors
+/// 404: metrics are served per namespace.
+pub(crate) fn check_namespace(namespace: &str) -> Result<(), Refusal> {
     if namespace == "*" {
         return Err(Refusal::not_found(
             "namespace \"*\" does not exist; metrics are served per namespace, name one",
         ));
     }
-    Query::parse(name, Some(namespace), selector).map_err(|error| invalid(&error))
+    Ok(())
+}
+
+/// Takes in only what both selectors match.
+pub(crate) fn both(one: &Selector, other: &Selector) -> Selector {
+    let all = one.requirements().iter().chain(other.requirements());
+    all.cloned()
+        .collect::<BTreeSet<Requirement>>()
+        .into_iter()
+        .collect()
 }
 
 /// A label selector from its text.

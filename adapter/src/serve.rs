@@ -10,6 +10,7 @@ use coppice_runtime::shutdown::Shutdown;
 use coppice_runtime::tls::ClientAuth;
 use coppice_runtime::{admin, client};
 use coppice_signals::Signals;
+use parking_lot::RwLock;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -21,6 +22,7 @@ use crate::keda;
 use crate::metrics::Measured;
 use crate::query::Sources;
 use crate::register;
+use crate::rules::{Follower, Rules};
 use crate::settings::ServeArgs;
 use crate::wanted::WantedReplicas;
 
@@ -40,9 +42,23 @@ pub(crate) async fn serve(args: ServeArgs, kube: client::KubeArgs) -> anyhow::Re
     let Measured {
         registry,
         requests: metrics,
+        rules: rule_metrics,
         signals,
     } = Measured::new();
     let signals = Signals::new(args.scrape.settings(), signals)?;
+    let rules = Rules::default();
+    let discovery = Arc::new(RwLock::new(Discovery::new(args.apis, &[])));
+    if let Some(path) = &args.rules {
+        let follower = Follower::start(
+            path.clone(),
+            signals.clone(),
+            rules.clone(),
+            Arc::clone(&discovery),
+            args.apis,
+            rule_metrics,
+        )?;
+        tokio::spawn(follower.run(stop.clone()));
+    }
 
     let readiness = Readiness::default();
     readiness.follow(stop.clone());
@@ -98,13 +114,14 @@ pub(crate) async fn serve(args: ServeArgs, kube: client::KubeArgs) -> anyhow::Re
     let sources = Sources {
         signals: signals.clone(),
         wanted,
+        rules,
         metrics: metrics.clone(),
     };
     let endpoint = Endpoint {
         authenticator: Authenticator::new(config, Tokens::new(kube.clone()), args.anonymous),
         authorizer: Authorizer::new(kube),
         groups: args.apis,
-        discovery: Discovery::new(args.apis),
+        discovery,
         sources: sources.clone(),
         metrics: metrics.clone(),
         places: Arc::new(Semaphore::new(places)),

@@ -47,6 +47,10 @@ pub(crate) enum Command {
     Top(TopArgs),
     /// Read an exposition from a file, and show what would be served of it
     Parse(ParseArgs),
+    /// Read a rules file, and show how it is understood or what is wrong with it
+    Check(CheckArgs),
+    /// Make a rules file of a configuration of prometheus-adapter
+    Convert(ConvertArgs),
 }
 
 /// Flags of `serve`.
@@ -90,6 +94,9 @@ pub(crate) struct ServeArgs {
     /// The Service.
     #[command(flatten)]
     pub service: ServiceArgs,
+    /// Metrics and engines of one's own, as YAML; followed while the program runs. See docs/rules-file.md
+    #[arg(long, env = "COPPICE_RULES", value_name = "FILE")]
+    pub rules: Option<std::path::PathBuf>,
     /// Keep the APIServices pointing at this process, with its certificate
     #[arg(long, env = "COPPICE_REGISTER_APISERVICE")]
     pub register_apiservice: bool,
@@ -270,6 +277,26 @@ pub(crate) struct ParseArgs {
     /// Time between the two
     #[arg(long, requires = "then", value_parser = positive_duration, value_name = "DURATION")]
     pub after: Option<Duration>,
+}
+
+/// Flags of `check`.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct CheckArgs {
+    /// The file
+    pub file: std::path::PathBuf,
+    /// Look-back of the adapter that is to serve it, which no rule can exceed
+    #[arg(long, default_value = "60s", value_parser = positive_duration, value_name = "DURATION")]
+    pub window: Duration,
+}
+
+/// Flags of `convert`.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct ConvertArgs {
+    /// The content of prometheus-adapter's config.yaml
+    pub file: std::path::PathBuf,
+    /// Look-back of the adapter that is to serve the rules
+    #[arg(long, default_value = "60s", value_parser = positive_duration, value_name = "DURATION")]
+    pub window: Duration,
 }
 
 impl DoctorArgs {

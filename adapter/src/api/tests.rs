@@ -36,7 +36,7 @@ impl Server {
             ),
             authorizer: Authorizer::new(api.client()),
             groups,
-            discovery: Discovery::new(groups),
+            discovery: Arc::new(RwLock::new(Discovery::new(groups, &[]))),
             sources,
             metrics,
             places: Arc::new(Semaphore::new(places)),
@@ -397,4 +397,41 @@ async fn a_refusal_repeats_no_credentials() {
         assert!(!body.to_string().contains("secret"), "{body}");
         assert!(!body.to_string().contains("dG9w"), "{body}");
     }
+}
+
+#[tokio::test]
+async fn a_rule_is_an_external_metric_with_an_explanation_and_no_metric_of_objects() {
+    let sources = sources();
+    let bounds = crate::rules::Bounds {
+        window: Duration::from_secs(60),
+    };
+    let set = crate::rules::read(
+        b"rules: [{name: load, expression: waiting + running}]",
+        bounds,
+    );
+    sources.rules.replace(set.unwrap());
+    let pod = TestPod {
+        name: "a",
+        labels: &[],
+        waiting: Some(4),
+    };
+    list_pods(&sources, &[pod]);
+    let server = Server::with(Groups::Both, sources, 10);
+    let (code, body) = server.get(&format!("{BASE}/namespaces/serving/load")).await;
+    assert_eq!((code, body["items"][0]["value"].as_str()), (200, Some("5")));
+    let (code, body) = server
+        .get(&format!("{BASE}/namespaces/serving/load/explain"))
+        .await;
+    let rule = body["answer"]["rule"].as_str().unwrap_or_default();
+    assert_eq!(code, 200);
+    assert!(
+        rule.starts_with("waiting + running, where waiting = 4 (sum, 1 of 1 endpoints)"),
+        "{body}"
+    );
+    let (code, body) = server
+        .get(&format!("{CUSTOM}/namespaces/serving/pods/*/load"))
+        .await;
+    let message = body["message"].as_str().unwrap_or_default();
+    assert_eq!(code, 404);
+    assert!(message.contains("as an External metric"), "{message}");
 }

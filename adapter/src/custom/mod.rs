@@ -12,13 +12,13 @@ pub(crate) mod wire;
 
 use axum::http::HeaderMap;
 use axum::response::Response;
-use coppice_signals::{EndpointAnswer, Measured, Missing, Query, Requirement, Selector};
+use coppice_signals::{EndpointAnswer, Measured, Missing, Query, Selector};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::authz::Allowed;
 use crate::groups;
 use crate::negotiate;
-use crate::query::{Sources, age, is_wanted, json_response, query, selector, sendable};
+use crate::query::{Sources, age, both, is_wanted, json_response, query, selector, sendable};
 use crate::route::ObjectPath;
 use crate::status::Refusal;
 use crate::wanted;
@@ -86,6 +86,12 @@ impl Sources {
             return Err(Refusal::not_found(format!(
                 "{} is no metric of objects: use it as an External metric ({}), by policy and role",
                 wanted::METRIC,
+                groups::EXTERNAL,
+            )));
+        }
+        if self.rules.find(metric).is_some() {
+            return Err(Refusal::not_found(format!(
+                "{metric} is a rule and no metric of objects: use it as an External metric ({})",
                 groups::EXTERNAL,
             )));
         }
@@ -205,13 +211,7 @@ fn narrow(query: &mut Query, also: &Selector) {
     if also.is_everything() {
         return;
     }
-    let all = query.selection.selector.requirements().iter();
-    query.selection.selector = all
-        .chain(also.requirements())
-        .cloned()
-        .collect::<std::collections::BTreeSet<Requirement>>()
-        .into_iter()
-        .collect();
+    query.selection.selector = both(&query.selection.selector, also);
 }
 
 #[cfg(test)]

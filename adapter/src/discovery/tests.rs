@@ -19,7 +19,7 @@ async fn body(response: Response) -> Vec<u8> {
 
 async fn fetch(document: Document) -> Vec<u8> {
     body(
-        Discovery::new(Groups::Both)
+        Discovery::new(Groups::Both, &[])
             .serve(&Allowed::for_tests(document), &HeaderMap::new())
             .unwrap(),
     )
@@ -67,7 +67,7 @@ async fn the_documents_are_what_clients_decode() {
 
 #[tokio::test]
 async fn aggregated_discovery_lists_the_same_metrics_and_is_known_by_its_tag() {
-    let discovery = Discovery::new(Groups::Both);
+    let discovery = Discovery::new(Groups::Both, &[]);
     let groups = Allowed::for_tests(Document::Groups);
     let headers = accept("application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList");
     let response = discovery.serve(&groups, &headers).unwrap();
@@ -81,7 +81,7 @@ async fn aggregated_discovery_lists_the_same_metrics_and_is_known_by_its_tag() {
     let resources = document["items"][0]["versions"][0]["resources"]
         .as_array()
         .unwrap();
-    assert_eq!(resources.len(), listed_metrics().len());
+    assert_eq!(resources.len(), listed_metrics(&[]).len());
     assert!(
         resources
             .iter()
@@ -98,7 +98,7 @@ async fn aggregated_discovery_lists_the_same_metrics_and_is_known_by_its_tag() {
         );
         assert_eq!(
             pods["subresources"].as_array().unwrap().len(),
-            listed_metrics().len() - 1,
+            listed_metrics(&[]).len() - 1,
             "all but the one that belongs to no object"
         );
         assert_eq!(
@@ -140,7 +140,7 @@ async fn metrics_of_objects_are_listed_below_what_they_measure() {
 
 #[test]
 fn a_group_that_is_not_served_has_no_documents() {
-    let external = Discovery::new(Groups::External);
+    let external = Discovery::new(Groups::External, &[]);
     let code = |discovery: &Discovery, document| {
         discovery
             .serve(&Allowed::for_tests(document), &HeaderMap::new())
@@ -153,7 +153,7 @@ fn a_group_that_is_not_served_has_no_documents() {
     ] {
         assert_eq!(code(&external, document), 404, "{document:?}");
         assert_eq!(
-            code(&Discovery::new(Groups::Custom), document),
+            code(&Discovery::new(Groups::Custom, &[]), document),
             200,
             "{document:?}"
         );
@@ -163,7 +163,7 @@ fn a_group_that_is_not_served_has_no_documents() {
 
 #[tokio::test]
 async fn older_clusters_get_the_beta_form_and_others_a_refusal() {
-    let discovery = Discovery::new(Groups::Both);
+    let discovery = Discovery::new(Groups::Both, &[]);
     let groups = Allowed::for_tests(Document::Groups);
     let headers =
         accept("application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList");
