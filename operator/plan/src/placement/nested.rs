@@ -33,7 +33,7 @@ pub(super) fn place_nested<'g>(
         .map(|&given_up| reasons(&scopes, table, given_up))
         .unwrap_or_default();
     if reasons.iter().all(|(_, reason)| reason.is_some()) {
-        return Err(named(reasons, Reason::NotTogether));
+        return Err(named(reasons, &Reason::NotTogether));
     }
     let mut last = Reason::NotTogether;
     for (round, &given_up) in rounds.iter().enumerate() {
@@ -52,7 +52,7 @@ pub(super) fn place_nested<'g>(
             Found::Unknown => Reason::GaveUp,
         };
     }
-    Err(named(reasons, last))
+    Err(named(reasons, &last))
 }
 
 fn placed(
@@ -101,7 +101,7 @@ fn reasons(
         .collect()
 }
 
-fn named(reasons: Vec<(Domain, Option<Reason>)>, otherwise: Reason) -> Vec<DomainReason> {
+fn named(reasons: Vec<(Domain, Option<Reason>)>, otherwise: &Reason) -> Vec<DomainReason> {
     reasons
         .into_iter()
         .map(|(domain, reason)| DomainReason {

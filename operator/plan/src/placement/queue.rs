@@ -171,12 +171,15 @@ fn recheck_at(
         .min()
 }
 
+/// A domain: its key, the value that it must have, and whether it is required.
+type Level<'g> = (&'g str, Option<&'g str>, bool);
+
 /// What decides whether a gang fits: two gangs with equal ones fit or do not fit together.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Signature<'g> {
     groups: Vec<(&'g super::PodNeeds, u32, bool)>,
-    topology: Option<(&'g str, Option<&'g str>, bool)>,
-    parts: Vec<(&'g BTreeSet<usize>, (&'g str, Option<&'g str>, bool))>,
+    topology: Option<Level<'g>>,
+    parts: Vec<(&'g BTreeSet<usize>, Level<'g>)>,
     avoid: &'g BTreeSet<String>,
 }
 

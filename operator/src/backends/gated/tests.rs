@@ -405,7 +405,7 @@ fn a_gang_stays_in_the_rack_of_its_pods() {
     );
 }
 
-fn constrained(name: &str, of: &[(&str, u32)], fields: Value) -> GangView {
+fn constrained(name: &str, of: &[(&str, u32)], fields: &Value) -> GangView {
     let mut gang = gang(name, of);
     gang.metadata.resource_version = Some("2".to_owned());
     gang.spec.topology_constraint = serde_json::from_value(fields["gang"].clone()).unwrap();
@@ -443,7 +443,7 @@ fn groups_and_cliques_have_domains_of_their_own_inside_the_gangs() {
         "groups": {"a": {"packConstraint": {"required": "name"}}, "c": {"packConstraint": {"required": "rack", "preferred": "rack"}}},
     });
     assert!(
-        ledger.put_gang(constrained("g", &groups, fields)),
+        ledger.put_gang(constrained("g", &groups, &fields)),
         "new constraints are news"
     );
     let gang = queued(&mut ledger).waiting.remove(0).gang;
@@ -479,7 +479,7 @@ fn the_domain_of_everything_that_waits_is_the_gangs() {
     ];
     let mut ledger = ledger(&[("n1", 4)], &groups, &pods);
     let fields = json!({"groups": {"a": {"packConstraint": {"required": "rack"}}, "b": {"packConstraint": {"required": "name"}}}});
-    ledger.put_gang(constrained("g", &groups, fields));
+    ledger.put_gang(constrained("g", &groups, &fields));
     let gang = queued(&mut ledger).waiting.remove(0).gang;
     assert_eq!(
         level(gang.topology.as_ref().unwrap()),
@@ -494,7 +494,7 @@ fn a_group_in_two_entries_is_refused_by_name() {
     let groups = [("a", 1), ("b", 1)];
     let mut ledger = ledger(&[("n1", 4)], &groups, &[gated("a", 0), gated("b", 0)]);
     let fields = json!({"configs": [entry(&["a", "b"]), entry(&["b"])]});
-    ledger.put_gang(constrained("g", &groups, fields));
+    ledger.put_gang(constrained("g", &groups, &fields));
     let queue = queued(&mut ledger);
     assert!(
         queue.waiting.is_empty() && queue.held[0].1.contains("names b in two entries"),
