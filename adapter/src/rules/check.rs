@@ -171,7 +171,7 @@ engine        acme
 
     #[test]
     fn the_sample_can_be_used() {
-        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../samples/adapter-rules.yaml");
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/adapter-rules.yaml");
         check(&CheckArgs {
             file: file.into(),
             window: Duration::from_secs(60),

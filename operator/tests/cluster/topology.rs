@@ -204,9 +204,8 @@ async fn gated_tas3_tas14_a_set_replica_is_packed_and_repaired_in_its_rack() -> 
 }
 
 /// A clique with a constraint of its own that has lost all its pods follows the rest of its gang, on every level.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_clique_that_lost_all_its_pods_comes_back_where_its_gang_is() -> Result<()> {
-    let site = Site::new(Profile::Native, "lost-all").await?;
+async fn lost_all(profile: Profile, pool: &str) -> Result<()> {
+    let site = Site::new(profile, pool).await?;
     let world = &site.world;
     let cliques = [("router", 1, "required: host"), ("worker", 2, "")];
     site.apply(1, RACK, &cliques, "").await?;
@@ -233,6 +232,16 @@ async fn a_clique_that_lost_all_its_pods_comes_back_where_its_gang_is() -> Resul
         assert_eq!(site.domains(1, &ALL).await?, before);
     }
     Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clique_that_lost_all_its_pods_comes_back_where_its_gang_is() -> Result<()> {
+    lost_all(Profile::Native, "lost-all").await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn gated_a_clique_that_lost_all_its_pods_comes_back_where_its_gang_is() -> Result<()> {
+    lost_all(Profile::Plain, "gated-lost-all").await
 }
 
 /// TAS5: one clique on one host.
@@ -290,9 +299,8 @@ async fn gated_tas13_a_gang_larger_than_its_domain_waits_as_a_whole() -> Result<
 }
 
 /// TAS2: cliques of one gang, each with a constraint of its own.
-#[tokio::test(flavor = "multi_thread")]
-async fn tas2_cliques_have_constraints_of_their_own() -> Result<()> {
-    let site = Site::new(Profile::Native, "tas2").await?;
+async fn own_constraints(profile: Profile, pool: &str) -> Result<()> {
+    let site = Site::new(profile, pool).await?;
     let cliques = [("in-rack", 3, RACK), ("in-block", 4, "required: block")];
     site.apply(1, "", &cliques, "").await?;
     site.world.expect_pods(7, 0).await?;
@@ -302,11 +310,20 @@ async fn tas2_cliques_have_constraints_of_their_own() -> Result<()> {
         .await
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn tas2_cliques_have_constraints_of_their_own() -> Result<()> {
+    own_constraints(Profile::Native, "tas2").await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn gated_tas2_cliques_have_constraints_of_their_own() -> Result<()> {
+    own_constraints(Profile::Plain, "gated-tas2").await
+}
+
 /// TAS8 and TAS10: a block for the set replica, a rack for each replica of the group, in the base gang and beyond, a host
 /// for each clique.
-#[tokio::test(flavor = "multi_thread")]
-async fn tas8_tas10_three_levels_hold_at_once() -> Result<()> {
-    let site = Site::new(Profile::Native, "tas8").await?;
+async fn three_levels(profile: Profile, pool: &str) -> Result<()> {
+    let site = Site::new(profile, pool).await?;
     let world = &site.world;
     let cliques = [
         ("prefill", 2, "required: host"),
@@ -344,7 +361,7 @@ async fn tas8_tas10_three_levels_hold_at_once() -> Result<()> {
         assert_eq!(names, expected[..usize::try_from(minimum)?]);
         assert_eq!(
             gang.metadata.annotations.unwrap_or_default()["grove.io/topology-name"],
-            "tas8"
+            pool
         );
         world
             .api::<PodCliqueSet>()
@@ -362,6 +379,16 @@ async fn tas8_tas10_three_levels_hold_at_once() -> Result<()> {
             .await?;
     }
     Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tas8_tas10_three_levels_hold_at_once() -> Result<()> {
+    three_levels(Profile::Native, "tas8").await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn gated_tas8_tas10_three_levels_hold_at_once() -> Result<()> {
+    three_levels(Profile::Plain, "gated-tas8").await
 }
 
 /// TAS20: without its binding a set runs unconstrained and says so; what runs keeps its constraints.
