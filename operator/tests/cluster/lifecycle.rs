@@ -43,6 +43,8 @@ async fn a_set_comes_up_is_scaled_on_all_three_levels_and_goes_without_a_trace()
     let _nodes = nodes(world.cluster, "mn", 4).await?;
     world.apply(MN).await?;
     world.expect_available("mn", 2).await?;
+    // What is above the minimum may come after that.
+    world.expect_pods(28, 0).await?;
     names_are_upstreams(&world).await?;
     pods_are_complete(&world).await?;
     statuses_are_complete(&world).await?;
