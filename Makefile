@@ -53,12 +53,12 @@ FIGURES := target/bench
 bench: bench-reader bench-decide bench-engine bench-placement bench-sim bench-driver bench-operator ## Measure everything; figures in target/bench/*.json
 	@echo; echo "all figures (median, mark, runs):"; $(RELEASE)/coppice-testbed bench show $$(ls $(FIGURES)/*.json | grep -v /scaling.json)
 
-# The programs that benchmarks are run with, and the benchmarks. Always the whole workspace: one package alone would resolve
-# other features and build the dependencies again.
+# The programs that benchmarks are run with, and the benchmarks. Always the whole workspace, and programs never alone: another
+# selection would resolve other features and build the dependencies again.
 BENCH := cargo bench --workspace
 .PHONY: release
 release: toolchain
-	cargo build --release --workspace --bins
+	cargo build --release --workspace --bin coppice-testbed --bin coppice-loadtest --bench reading
 	$(BENCH) --no-run --bench reading --bench decide --bench steps --bench placement --bench simulate --bench scale
 	@mkdir -p $(FIGURES)
 
@@ -99,7 +99,8 @@ bench-scaling: release ## Scaling policies simulated in every built-in scenario,
 
 .PHONY: build
 build: toolchain ## Build every program
-	cargo build --workspace --bins
+	@# With one test, so that features are resolved as for all tests, and `make test` finds the dependencies built.
+	cargo build --workspace --bins --test structure
 
 .PHONY: controlplane
 controlplane: $(COPPICE_CONTROLPLANE) ## Build etcd, kube-apiserver, controller-manager, scheduler and kubectl as one program (9 minutes the first time)

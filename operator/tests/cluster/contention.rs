@@ -69,8 +69,7 @@ async fn watch_for_partial(
                 .elapsed();
             longest = longest.max(partial);
         }
-        // Each look is a list of 400 pods.
-        tokio::time::sleep(PATIENCE / 10).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
     }
     Ok(longest)
 }
