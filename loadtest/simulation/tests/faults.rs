@@ -344,7 +344,7 @@ fn a_policy_without_metrics_holds_and_does_not_fall_to_its_minimum() {
         let mut scaler = spec.build(world).unwrap();
         run_with(world, &faults, &requests, second(1_200), scaler.as_mut())
     };
-    for (world, policies) in [(pool(), POOL), (disaggregated(), SPLIT)] {
+    for (world, policies) in worlds() {
         for policy in policies {
             let outcome = under(&world, policy);
             for role in 0..world.roles().len() {
@@ -352,7 +352,7 @@ fn a_policy_without_metrics_holds_and_does_not_fall_to_its_minimum() {
                 let held = asked(&outcome, role, 420, 700);
                 assert!(
                     held.iter().all(|units| *units >= held[0])
-                        || FOLLOW_THEIR_LAST.contains(policy),
+                        || FOLLOW_THEIR_LAST.contains(&policy),
                     "{policy}, role {role}: {held:?}"
                 );
             }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use coppice_simulation::policy::{Spec, SpecError};
+use coppice_simulation::policy::{OF_ONE_POOL, OF_PREFILL_AND_DECODE, Spec, SpecError};
 
 use super::builtin;
 use super::cells::{self, Cell, Entrant, Shard};
@@ -18,44 +18,6 @@ use super::text;
 use crate::drive::progress::ProgressKind;
 use crate::schedule::span::Span;
 
-/// Policies of one pool when none is named.
-const POOL: &[&str] = &[
-    "coppice",
-    BEST,
-    PEAK,
-    PEAK_AND_MORE,
-    "hpa-queue",
-    "hpa-kv",
-    "hpa-load",
-    "token-aware",
-    "slo-aware",
-    "wva1",
-    "wva2",
-    "dynamo",
-    "dynamo-load",
-    "dynamo-throughput",
-    "apa",
-    "kpa",
-];
-/// Policies of prefill and decode when none is named.
-const SPLIT: &[&str] = &[
-    "coppice",
-    BEST,
-    PEAK,
-    PEAK_AND_MORE,
-    "hpa-queue",
-    "hpa-kv",
-    "hpa-load",
-    "token-aware",
-    "slo-aware",
-    "dynamo",
-    "dynamo-load",
-    "dynamo-throughput",
-    "kthena",
-    "rbg",
-    "heteroscale",
-    "tokenscale",
-];
 const BEST: &str = "best-static";
 const PEAK: &str = text::PEAK;
 const PEAK_AND_MORE: &str = "peak-static-x1.3";
@@ -293,13 +255,13 @@ fn cells(args: &Args, scenarios: &[Scenario]) -> anyhow::Result<Vec<Cell>> {
 }
 
 fn entrants(args: &Args, scenario: &Scenario) -> anyhow::Result<Vec<Entrant>> {
-    let defaults = if scenario.is_disaggregated() {
-        SPLIT
+    let (law, rivals) = if scenario.is_disaggregated() {
+        OF_PREFILL_AND_DECODE.split_at(1)
     } else {
-        POOL
+        OF_ONE_POOL.split_at(1)
     };
     let names: Vec<&str> = if args.policy.is_empty() {
-        defaults.to_vec()
+        [law, &[BEST, PEAK, PEAK_AND_MORE], rivals].concat()
     } else {
         args.policy.iter().map(String::as_str).collect()
     };

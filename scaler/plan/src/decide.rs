@@ -12,7 +12,7 @@ use crate::demand::{Sized, demands};
 use crate::fit;
 use crate::fleet::Fleet;
 use crate::history::History;
-use crate::joint::{Frame, Joint, Room};
+use crate::joint::{Frame, Joint, Room, any_frozen};
 use crate::levels;
 use crate::policy::{Bounds, Policy, RolePolicy};
 use crate::reading::{Age, elapsed};
@@ -101,9 +101,7 @@ fn frame<'a>(
     });
     let rooms: Vec<Room> = rooms.collect();
     let present = fleet.desired_sets;
-    // No set comes or goes while a role may not move: a new set would need units of it.
-    let frozen = rooms.iter().any(|room| room.frozen.is_some());
-    let bounds = policy.limits().sets.filter(|_| !frozen);
+    let bounds = policy.limits().sets.filter(|_| !any_frozen(&rooms));
     let sets = bounds
         .or_else(|| Bounds::new(present, present))
         .expect("a number is not above itself");

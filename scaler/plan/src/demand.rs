@@ -41,6 +41,26 @@ enum Form {
 impl Demand {
     /// Whole units for share `x` of the load.
     pub(crate) fn units(&self, x: f64) -> u32 {
+        self.whole(x, |slo, stage, stream, at_least| {
+            model(slo, stage, stream).units.max(x * at_least)
+        })
+    }
+
+    /// Whole units for share `x` of what arrives, without what has piled up: that goes when units are ready, and no other role's size may hang on it.
+    pub(crate) fn flow_units(&self, x: f64) -> u32 {
+        self.whole(x, |slo, stage, stream, _| model(slo, stage, stream).units)
+    }
+
+    /// Whole units that do not fall behind at share `x` of the load, whatever anyone waits.
+    pub(crate) fn busy_units(&self, x: f64) -> u32 {
+        self.whole(x, |slo, stage, stream, _| {
+            let itl = slo.itl.map(|objective| objective.target.as_secs_f64());
+            capacity::busy(&slo.profile, stage, stream, itl)
+        })
+    }
+
+    /// Whole units for share `x`: what is asked for by that share, or what `of` gives for it by the model, which also gets the units for what has piled up.
+    fn whole(&self, x: f64, of: impl FnOnce(&SloSizing, Stage, Stream, f64) -> f64) -> u32 {
         match &self.need {
             Form::Linear { units } => ceil_units(x * units),
             Form::Model {
@@ -50,35 +70,7 @@ impl Demand {
                 at_least,
             } => {
                 let stream = stream.scaled(x);
-                let flow = model(slo, *stage, stream).units.max(x * at_least);
-                capacity::whole(flow, stream)
-            }
-        }
-    }
-
-    /// Whole units for share `x` of what arrives, without what has piled up: that goes when units are ready, and no other role's size may hang on it.
-    pub(crate) fn flow_units(&self, x: f64) -> u32 {
-        match &self.need {
-            Form::Linear { units } => ceil_units(x * units),
-            Form::Model {
-                slo, stage, stream, ..
-            } => {
-                let stream = stream.scaled(x);
-                capacity::whole(model(slo, *stage, stream).units, stream)
-            }
-        }
-    }
-
-    /// Whole units that do not fall behind at share `x` of the load, whatever anyone waits.
-    pub(crate) fn busy_units(&self, x: f64) -> u32 {
-        match &self.need {
-            Form::Linear { units } => ceil_units(x * units),
-            Form::Model {
-                slo, stage, stream, ..
-            } => {
-                let stream = stream.scaled(x);
-                let itl = slo.itl.map(|objective| objective.target.as_secs_f64());
-                capacity::whole(capacity::busy(&slo.profile, *stage, stream, itl), stream)
+                capacity::whole(of(slo, *stage, stream, *at_least), stream)
             }
         }
     }

@@ -26,6 +26,11 @@ pub(crate) struct Room {
     pub(crate) stuck: bool,
 }
 
+/// Whether a role may not move: then no set comes or goes, because a new one would need units of it.
+pub(crate) fn any_frozen(rooms: &[Room]) -> bool {
+    rooms.iter().any(|room| room.frozen.is_some())
+}
+
 /// What bounds the joint size.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Frame<'a> {

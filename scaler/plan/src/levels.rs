@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use crate::decision::Limit;
 use crate::demand::Sized;
 use crate::history::History;
-use crate::joint::{Frame, Room};
+use crate::joint::{Frame, Room, any_frozen};
 use crate::policy::Pick;
 use crate::reading::{Age, elapsed};
 use crate::units::ceil_units;
@@ -116,7 +116,7 @@ fn set_limits(frame: &Frame<'_>, wanted: &[u32], needed: u32) -> BTreeSet<Limit>
         .max()
         .unwrap_or(0);
     let mut limits = BTreeSet::new();
-    if frame.rooms.iter().any(|room| room.frozen.is_some()) {
+    if any_frozen(&frame.rooms) {
         return limits;
     }
     if unbounded > needed {

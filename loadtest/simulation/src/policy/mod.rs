@@ -16,7 +16,7 @@ pub mod wva;
 #[cfg(test)]
 pub(crate) mod testing;
 
-pub use spec::{Spec, SpecError};
+pub use spec::{OF_ONE_POOL, OF_PREFILL_AND_DECODE, Spec, SpecError};
 
 use crate::sight::Sight;
 use behavior::Stabiliser;

@@ -17,6 +17,39 @@ use super::wva::{Version, Wva};
 use crate::scaler::Scaler;
 use crate::world::World;
 
+/// Policies that size one pool of units, our law first, each with its usual knob.
+pub const OF_ONE_POOL: &[&str] = &[
+    "coppice",
+    "hpa-queue",
+    "hpa-kv",
+    "hpa-load",
+    "token-aware",
+    "slo-aware",
+    "wva1",
+    "wva2",
+    "dynamo",
+    "dynamo-load",
+    "dynamo-throughput",
+    "apa",
+    "kpa",
+];
+/// The same for prefill and decode.
+pub const OF_PREFILL_AND_DECODE: &[&str] = &[
+    "coppice",
+    "hpa-queue",
+    "hpa-kv",
+    "hpa-load",
+    "token-aware",
+    "slo-aware",
+    "dynamo",
+    "dynamo-load",
+    "dynamo-throughput",
+    "kthena",
+    "rbg",
+    "heteroscale",
+    "tokenscale",
+];
+
 /// A policy and its main knob, as people write it.
 ///
 /// | text | policy | knob |

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use coppice_engine::{Profile, Settings};
 use coppice_scaler_plan::{Bounds, Stage};
+use coppice_simulation::policy::{OF_ONE_POOL, OF_PREFILL_AND_DECODE};
 use coppice_simulation::{
     Faults, Lengths, Objectives, Outcome, Request, Role, Routing, Scaler, Sight, StartUp, Timing,
     World, simulate,
@@ -170,36 +171,11 @@ impl Scaler for Script {
     }
 }
 
-/// Policies of one pool.
-pub(crate) const POOL: &[&str] = &[
-    "coppice",
-    "hpa-queue",
-    "hpa-kv",
-    "hpa-load",
-    "token-aware",
-    "slo-aware",
-    "wva1",
-    "wva2",
-    "dynamo",
-    "dynamo-load",
-    "dynamo-throughput",
-    "dynamo-kalman",
-    "apa",
-    "kpa",
-];
-/// Policies of prefill and decode.
-pub(crate) const SPLIT: &[&str] = &[
-    "coppice",
-    "hpa-queue",
-    "hpa-kv",
-    "hpa-load",
-    "token-aware",
-    "slo-aware",
-    "dynamo",
-    "dynamo-load",
-    "dynamo-throughput",
-    "kthena",
-    "rbg",
-    "heteroscale",
-    "tokenscale",
-];
+/// A world of each kind, and the policies that can size it.
+pub(crate) fn worlds() -> [(World, Vec<&'static str>); 2] {
+    let of_pool = [OF_ONE_POOL, &["dynamo-kalman"]].concat();
+    [
+        (pool(), of_pool),
+        (disaggregated(), OF_PREFILL_AND_DECODE.to_vec()),
+    ]
+}
