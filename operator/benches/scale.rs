@@ -3,7 +3,7 @@
 //! `cargo bench -p coppice-operator --bench scale -- [--backend native|gated] [--replicas 500] [--runs 3] [--out FILE]`, or `make
 //! bench-operator`. Prints a table and writes rows as JSON. Numbers depend on the machine; the control plane, the scheduler and the make-believe nodes share it.
 
-#[path = "../tests/cluster/support.rs"]
+#[path = "../tests/cluster/support/mod.rs"]
 #[expect(dead_code, reason = "the tests use the rest")]
 mod support;
 

@@ -1,6 +1,5 @@
 //! An operator process on the shared control plane, and a look at what it made.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -8,14 +7,23 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use coppice_operator_api::{PodClique, PodCliqueScalingGroup, PodCliqueSet, PodGang, crd, labels};
-use coppice_testbed::fleet::{Farewell, Fleet, FleetSettings};
 use coppice_testbed::{Cluster, Profile, shared, wait};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use tokio::sync::OnceCell;
+
+mod nodes;
+mod pods;
+mod workload;
+
+pub(crate) use nodes::{cordon, more_nodes, nodes, open_nodes};
+pub(crate) use pods::{condition_time, is_ready, label, node, phase, uids};
+pub(crate) use workload::Workload;
+
+use pods::describe;
 
 /// Long enough for a busy machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(120);
@@ -474,186 +482,4 @@ pub(crate) async fn get(address: &str) -> Result<(u16, String)> {
         .context("no status line")?
         .parse()?;
     Ok((status, answer))
-}
-
-/// Nodes that only pods of this label value go to, one small pod on each: "one node holds one pod".
-pub(crate) async fn nodes(cluster: &Cluster, pool: &str, count: usize) -> Result<Fleet> {
-    more_nodes(cluster, pool, "", count, 1).await
-}
-
-/// Further nodes of a pool, with room for `pods` small pods each.
-pub(crate) async fn more_nodes(
-    cluster: &Cluster,
-    pool: &str,
-    name: &str,
-    count: usize,
-    pods: u32,
-) -> Result<Fleet> {
-    let mut settings = FleetSettings::new(count);
-    settings.name_prefix = format!("{pool}-{name}");
-    settings.labels = BTreeMap::from([("pool".to_owned(), pool.to_owned())]);
-    settings.shape.gpus = pods;
-    settings.farewell = Farewell::CleanUp;
-    Ok(Fleet::start(cluster, settings).await?)
-}
-
-/// Makes all nodes of a pool but the first `open` unschedulable.
-pub(crate) async fn open_nodes(client: &Client, pool: &str, open: usize) -> Result<()> {
-    let api: Api<Node> = Api::all(client.clone());
-    let mut found = api
-        .list(&ListParams::default().labels(&format!("pool={pool}")))
-        .await?
-        .items;
-    found.sort_by_key(ResourceExt::name_any);
-    for (position, node) in found.iter().enumerate() {
-        let is_closed = node.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true);
-        if is_closed != (position >= open) {
-            cordon(client, &node.name_any(), position >= open).await?;
-        }
-    }
-    Ok(())
-}
-
-/// Makes a node unschedulable, or schedulable again.
-pub(crate) async fn cordon(client: &Client, node: &str, unschedulable: bool) -> Result<()> {
-    let patch = json!({"spec": {"unschedulable": unschedulable}});
-    Api::<Node>::all(client.clone())
-        .patch(node, &PatchParams::default(), &Patch::Merge(&patch))
-        .await?;
-    Ok(())
-}
-
-pub(crate) fn node(pod: &Pod) -> Option<&str> {
-    pod.spec
-        .as_ref()?
-        .node_name
-        .as_deref()
-        .filter(|name| !name.is_empty())
-}
-
-/// A pod in a line: where it is, and what it waits for.
-fn describe(pod: &Pod) -> String {
-    let conditions = pod
-        .status
-        .iter()
-        .filter_map(|status| status.conditions.as_ref())
-        .flatten();
-    let conditions: Vec<String> = conditions
-        .map(|condition| {
-            let words = [&condition.reason, &condition.message]
-                .map(|text| text.as_deref().unwrap_or_default());
-            format!(
-                "{}={} {}",
-                condition.type_,
-                condition.status,
-                words.join(" ")
-            )
-        })
-        .collect();
-    let meta = &pod.metadata;
-    format!(
-        "{} on {} is {}, created {:?}, deleted {:?}, {}",
-        pod.name_any(),
-        node(pod).unwrap_or("no node"),
-        phase(pod),
-        meta.creation_timestamp.as_ref().map(|time| time.0),
-        meta.deletion_timestamp.as_ref().map(|time| time.0),
-        conditions.join("; "),
-    )
-}
-
-pub(crate) fn phase(pod: &Pod) -> &str {
-    pod.status
-        .as_ref()
-        .and_then(|status| status.phase.as_deref())
-        .unwrap_or_default()
-}
-
-pub(crate) fn label<'a>(pod: &'a Pod, key: &str) -> &'a str {
-    pod.metadata
-        .labels
-        .as_ref()
-        .and_then(|labels| labels.get(key))
-        .map_or("", String::as_str)
-}
-
-pub(crate) fn uids<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> BTreeSet<String> {
-    pods.into_iter().filter_map(ResourceExt::uid).collect()
-}
-
-pub(crate) fn is_ready(pod: &Pod) -> bool {
-    condition_time(pod, "Ready").is_some()
-}
-
-/// When a condition of a pod became true.
-pub(crate) fn condition_time(pod: &Pod, kind: &str) -> Option<k8s_openapi::jiff::Timestamp> {
-    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
-    let condition = conditions
-        .iter()
-        .find(|condition| condition.type_ == kind && condition.status == "True")?;
-    condition.last_transition_time.as_ref().map(|time| time.0)
-}
-
-/// A set named `workload` out of upstream's scenarios: standalone `pc-a`, group `sg-x` of `pc-b` and `pc-c`.
-pub(crate) struct Workload {
-    pub(crate) replicas: u32,
-    /// Replicas and minimum.
-    pub(crate) a: (u32, u32),
-    pub(crate) x: (u32, u32),
-    pub(crate) b: (u32, u32),
-    pub(crate) c: (u32, u32),
-    pub(crate) startup: &'static str,
-    /// How long a minimum may be missing.
-    pub(crate) delay: &'static str,
-}
-
-impl Workload {
-    /// WL1: everything is needed.
-    pub(crate) const ONE: Self = Self {
-        replicas: 1,
-        a: (2, 2),
-        x: (2, 2),
-        b: (1, 1),
-        c: (3, 3),
-        startup: "CliqueStartupTypeAnyOrder",
-        delay: "4h",
-    };
-    /// WL2: a floor of three pods.
-    pub(crate) const TWO: Self = Self {
-        a: (2, 1),
-        x: (2, 1),
-        c: (3, 1),
-        ..Self::ONE
-    };
-
-    /// The manifest; pods take one GPU each and go to nodes of `pool`.
-    pub(crate) fn yaml(&self, pool: &str) -> String {
-        let Self {
-            replicas,
-            a,
-            x,
-            b,
-            c,
-            startup,
-            delay,
-        } = self;
-        let pod = format!(
-            r#"podSpec: {{nodeSelector: {{pool: {pool}}}, tolerations: [{{key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 1}}], containers: [{{name: main, image: "registry.example/app:1", resources: {{limits: {{nvidia.com/gpu: 1}}}}}}]}}"#
-        );
-        let clique = |name: &str, (replicas, minimum): (u32, u32)| {
-            format!(
-                "    - name: {name}\n      spec: {{roleName: {name}, replicas: {replicas}, minAvailable: {minimum}, {pod}}}\n"
-            )
-        };
-        format!(
-            "apiVersion: grove.io/v1alpha1\nkind: PodCliqueSet\nmetadata: {{name: workload}}\nspec:\n  replicas: {replicas}\n  \
-             template:\n    cliqueStartupType: {startup}\n    terminationDelay: {delay}\n    cliques:\n{}{}{}    podCliqueScalingGroups:\n    - {{name: sg-x, \
-             cliqueNames: [pc-b, pc-c], replicas: {}, minAvailable: {}}}\n",
-            clique("pc-a", *a),
-            clique("pc-b", *b),
-            clique("pc-c", *c),
-            x.0,
-            x.1
-        )
-    }
 }
